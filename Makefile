@@ -8,9 +8,10 @@ SHELL := /bin/bash
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.complete
-LINTED := exporter tests
+PEERS := $(VENV)/.bench-peers
+ARGS ?=
 
-.PHONY: help venv demo test lint bench generate clean
+.PHONY: help venv demo test lint bench generate clean components
 
 help: ## say what there is
 	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/make \1\t\2/' | expand -t 16
@@ -21,5 +22,32 @@ $(STAMP): pyproject.toml tools/make-venv
 	tools/make-venv $(VENV)
 	touch $(STAMP)
 
-demo: $(STAMP) ## run the exporter on a scripted 8-GPU node; needs no GPU
-	$(BIN)/gpufleet demo
+demo: $(STAMP) ## run the exporter on a scripted 8-GPU node; needs no GPU (ARGS="…" for flags)
+	$(BIN)/gpufleet demo $(ARGS)
+
+test: $(STAMP) components lint ## everything CI runs; on Debian or Ubuntu as root it installs what the tests run
+	$(BIN)/pytest --ignore=tests/bench $(ARGS)
+
+components:
+	tools/install-packages
+	tools/build-prometheus
+
+lint: $(STAMP) ## ruff, mypy --strict, import contracts
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: $(STAMP) $(PEERS) ## measure cost and speed beside what one would use instead; prints a table
+	$(BIN)/pytest tests/bench $(ARGS)
+
+$(PEERS): $(STAMP)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[bench-peers]'
+	touch $(PEERS)
+
+generate: $(STAMP) ## write the files that come from others: docs/metrics.md
+	$(BIN)/python -m gpufleet.metrics.document
+
+clean: ## remove what the targets above made in this folder (built tools stay in the user's cache)
+	rm -rf $(VENV) dist build .benchmarks .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
