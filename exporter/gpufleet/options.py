@@ -1,0 +1,135 @@
+"""The kinds of values that options take: text in, value out, or a refusal that says what to write instead.
+
+Pure: nothing here looks at the machine. Flags and configuration files give the same texts to the same kinds.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gpufleet.durations import format_duration, parse_duration
+from gpufleet.web.addresses import ListenError, parse_listen_address
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+LONGEST_NODE_NAME = 253
+"""Characters of a DNS name, the longest that Kubernetes gives a node."""
+_URL_PATH = re.compile(r"(?:/[A-Za-z0-9._~-]+)+")
+
+
+class UnacceptableError(ValueError):
+    """A value that a kind does not take; the message names the value, what is wrong and the remedy."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """One kind of value."""
+
+    metavar: str
+    """What stands for the value in a synopsis."""
+    parse: Callable[[str], object]
+    """The value of a text. Raises :class:`UnacceptableError`."""
+    is_path: Callable[[str], bool] = lambda _: False
+    """Whether the text names a file, so that a relative one in a configuration file starts at that file's directory."""
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """One option: the flag ``--NAME`` and, in the configuration file, a key for each part of NAME between dots."""
+
+    name: str
+    kind: Kind
+    help: str
+    default: str | None = None
+    """As it would be written; None: the option may be unset."""
+    repeatable: bool = False
+    in_file: bool = True
+
+    @property
+    def field(self) -> str:
+        """The option's attribute of Settings."""
+        return self.name.replace(".", "_").replace("-", "_")
+
+    @property
+    def path(self) -> tuple[str, ...]:
+        """The option's keys in the configuration file."""
+        return tuple(self.name.split("."))
+
+
+def duration(low: float, high: float) -> Kind:
+    """Seconds from ``low`` to ``high``."""
+    between = f"from {format_duration(low)} to {format_duration(high)}"
+
+    def parse(text: str) -> float:
+        try:
+            seconds = parse_duration(text)
+        except ValueError:
+            raise UnacceptableError(
+                f"{text!r} is no duration: write a number with its unit, such as 500ms, 1s or 1m30s"
+            ) from None
+        if not low <= seconds <= high:
+            side = "shorter" if seconds < low else "longer"
+            limit = low if seconds < low else high
+            raise UnacceptableError(f"{text!r} is {side} than {format_duration(limit)}: write a duration {between}")
+        return seconds
+
+    return Kind("DURATION", parse)
+
+
+def choice(*words: str) -> Kind:
+    """One of ``words``."""
+
+    def parse(text: str) -> str:
+        if text not in words:
+            raise UnacceptableError(f"{text!r} is not known: write {' or '.join((', '.join(words[:-1]), words[-1]))}")
+        return text
+
+    return Kind("|".join(words), parse)
+
+
+def _plain(text: str) -> str:
+    if not text:
+        raise UnacceptableError("the value is empty: write one, or leave the option out")
+    if not text.isprintable():
+        raise UnacceptableError(f"{text!r} has characters that can't be printed: write it without them")
+    return text
+
+
+def _node_name(text: str) -> str:
+    if len(_plain(text)) > LONGEST_NODE_NAME:
+        raise UnacceptableError(
+            f"{text[:20] + '…'!r} has {len(text)} characters: write at most {LONGEST_NODE_NAME}, as in a DNS name"
+        )
+    return text
+
+
+def _url_path(text: str) -> str:
+    if text == "/":
+        raise UnacceptableError("'/' is the landing page: write a path of its own, such as /metrics")
+    if not _URL_PATH.fullmatch(text):
+        raise UnacceptableError(f"{text!r} is no path that a URL can have as it is: write one such as /metrics")
+    if text == "/-" or text.startswith("/-/"):
+        raise UnacceptableError(f"{text!r} is where /-/healthy and /-/ready are: write another path, such as /metrics")
+    return text
+
+
+def _listen_address(text: str) -> object:
+    try:
+        return parse_listen_address(text)
+    except ListenError as error:
+        raise UnacceptableError(str(error)) from error
+
+
+def _path(text: str) -> Path:
+    return Path(_plain(text))
+
+
+NODE_NAME = Kind("NAME", _node_name)
+URL_PATH = Kind("PATH", _url_path)
+LISTEN_ADDRESS = Kind("ADDRESS", _listen_address)
+PATH = Kind("PATH", _path, is_path=bool)
+LIBRARY = Kind("LIBRARY", _plain, is_path=lambda text: "/" in text)

@@ -1,0 +1,256 @@
+"""The exporter's settings: one table of options, read from flags and a configuration file, refused or frozen.
+
+A flag wins over the file. Everything wrong is refused at once: with its place, the value and the remedy.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gpufleet.config_file import ConfigFileError, read_config
+from gpufleet.durations import format_duration
+from gpufleet.options import (
+    LIBRARY,
+    LISTEN_ADDRESS,
+    NODE_NAME,
+    PATH,
+    URL_PATH,
+    Kind,
+    Option,
+    UnacceptableError,
+    choice,
+    duration,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from gpufleet.web.addresses import ListenAddress
+
+_LONGEST_DEFAULT_DEADLINE = 1.0
+
+OPTIONS: tuple[Option, ...] = (
+    Option("config.file", PATH, "configuration file (YAML); flags win over it", in_file=False),
+    Option("node.name", NODE_NAME, "the node's name in metrics; default: $NODE_NAME, else the host name"),
+    Option(
+        "web.listen-address",
+        LISTEN_ADDRESS,
+        "address to serve on; may be repeated",
+        default=":9837",
+        repeatable=True,
+    ),
+    Option("web.telemetry-path", URL_PATH, "path of the metrics", default="/metrics"),
+    Option("web.config.file", PATH, "TLS and basic auth, in the format of exporter-toolkit's web configuration"),
+    Option(
+        "nvml.library",
+        LIBRARY,
+        "NVML, as a file or as a name to search for",
+        default="libnvidia-ml.so.1",
+    ),
+    Option("poll.interval", duration(0.1, 60), "time between two polls of the driver, 100ms to 1m", default="1s"),
+    Option(
+        "poll.deadline",
+        duration(0.01, 60),
+        "a GPU that has not answered by then is shown as hung; default: the smaller of the interval and 1s",
+    ),
+    Option(
+        "metrics.level",
+        choice("core", "standard"),
+        "core: at most 70 series a GPU; standard: at most 160",
+        default="standard",
+    ),
+    Option(
+        "metrics.nvlink",
+        choice("totals", "links"),
+        "NVLink as totals and the worst link, or each link",
+        default="totals",
+    ),
+    Option(
+        "quiesce.max",
+        duration(1, 86_400),
+        "a quiesced exporter takes the driver up again after this time",
+        default="15m",
+    ),
+    Option("path.procfs", PATH, "where the host's /proc is", default="/proc"),
+    Option("path.sysfs", PATH, "where the host's /sys is", default="/sys"),
+    Option("state.dir", PATH, "what must outlive a restart is kept here", default="/var/lib/gpufleet"),
+    Option(
+        "control.socket",
+        PATH,
+        "socket of `gpufleet quiesce`; default: /run/gpufleet/control.sock, else control.sock in the state directory",
+    ),
+    Option("log.level", choice("debug", "info", "warn", "error"), "least severe log line to write", default="info"),
+    Option("log.format", choice("logfmt", "json"), "format of log lines", default="logfmt"),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """What the exporter runs with. Times are in seconds; each field is an option of OPTIONS."""
+
+    config_file: Path | None
+    node_name: str
+    web_listen_address: tuple[ListenAddress, ...]
+    web_telemetry_path: str
+    web_config_file: Path | None
+    nvml_library: str
+    poll_interval: float
+    poll_deadline: float
+    metrics_level: str
+    metrics_nvlink: str
+    quiesce_max: float
+    path_procfs: Path
+    path_sysfs: Path
+    state_dir: Path
+    control_socket: Path | None
+    log_level: str
+    log_format: str
+
+
+class SettingsError(Exception):
+    """Settings that are refused; ``refusals`` has one sentence for each problem, with its remedy."""
+
+    def __init__(self, refusals: Sequence[str]) -> None:
+        super().__init__("\n".join(refusals))
+        self.refusals = tuple(refusals)
+
+
+@dataclass(frozen=True, slots=True)
+class _Given:
+    """The texts of an option and where they were written, for messages."""
+
+    texts: tuple[str, ...]
+    where: str
+    directory: Path | None = None
+    """Where relative paths start; None: the working directory."""
+
+
+def selected(*names: str) -> tuple[Option, ...]:
+    """Options by name, or by the first part of their names: ``selected("web", "poll.interval")``."""
+    return tuple(option for option in OPTIONS if option.name in names or option.path[0] in names)
+
+
+def read_settings(flags: Mapping[str, Sequence[str]], *, environ: Mapping[str, str], host_name: str) -> Settings:
+    """Settings from ``flags`` (option name to the texts given) and the file that ``config.file`` among them names.
+
+    The file may set every option, also those that have no flag in the command at hand: all commands can share one file.
+    SettingsError when anything is refused; the file is read, nothing else is touched.
+    """
+    refusals: list[str] = []
+    given: dict[str, _Given] = {}
+    files = flags.get("config.file", ())
+    if len(files) == 1 and files[0]:
+        try:
+            given |= _from_file(Path(files[0]), refusals)
+        except ConfigFileError as error:
+            refusals.append(str(error))
+    given |= {name: _Given(tuple(texts), f"--{name}") for name, texts in flags.items() if texts}
+    given.setdefault("node.name", _default_node_name(environ.get("NODE_NAME", ""), host_name))
+    values: dict[str, Any] = {option.field: _value(option, given.get(option.name), refusals) for option in OPTIONS}
+    if not refusals:
+        _across(values, given, refusals)
+    if refusals:
+        raise SettingsError(refusals)
+    return Settings(**values)
+
+
+def _default_node_name(in_environment: str, host_name: str) -> _Given:
+    if in_environment:
+        return _Given((in_environment,), "environment variable NODE_NAME")
+    return _Given((host_name or "localhost",), "the host name")
+
+
+def _from_file(file: Path, refusals: list[str]) -> dict[str, _Given]:
+    """What the file gives; keys that are no options are refused."""
+    accepted = {option.name: option for option in OPTIONS}
+    given: dict[str, _Given] = {}
+    for entry in read_config(file):
+        name = ".".join(entry.path)
+        where = f"{file}:{entry.line}: {name}"
+        option = accepted.get(name)
+        if option is None or not option.in_file:
+            refusals.append(f"{where}: {_unknown_key(name, accepted)}")
+        elif option.path != entry.path:
+            refusals.append(f"{where}: dots are for flags; write it as {_nested(option.path, entry.values)}")
+        elif entry.is_list and not option.repeatable:
+            refusals.append(f"{where}: takes one value, not a list; write it behind the colon")
+        elif not entry.values:
+            refusals.append(f"{where}: the list is empty; name at least one value, or leave the key out")
+        else:
+            given[name] = _Given(entry.values, where, file.resolve().parent)
+    return given
+
+
+def _unknown_key(name: str, accepted: Mapping[str, Option]) -> str:
+    if name in accepted:
+        return f"can't be set in the file; use the flag --{name}"
+    below = sorted(option for option in accepted if option.startswith(f"{name}."))
+    if below:
+        return f"is no option by itself; under it there can be {', '.join(key[len(name) + 1 :] for key in below)}"
+    return "is no option" + did_you_mean(name, (key for key, option in accepted.items() if option.in_file))
+
+
+def _nested(path: tuple[str, ...], values: tuple[str, ...]) -> str:
+    value = values[0] if values else "…"
+    return f"{path[0]}: {''.join(f'{{{key}: ' for key in path[1:])}{value}{'}' * (len(path) - 1)}"
+
+
+def did_you_mean(word: str, words: Iterable[str]) -> str:
+    """``; did you mean …?`` with the nearest of ``words``, or nothing when none is near."""
+    import difflib  # only a mistake pays for it
+
+    near = difflib.get_close_matches(word, list(words), n=1)
+    return f"; did you mean {near[0]}?" if near else ""
+
+
+def _value(option: Option, given: _Given | None, refusals: list[str]) -> object:
+    """The value of an option; a refusal is noted and gives None, and nobody sees that None."""
+    if given is None:
+        if option.default is None:
+            return None
+        given = _Given((option.default,), f"--{option.name}")
+    if len(given.texts) > 1 and not option.repeatable:
+        refusals.append(f"{given.where}: is given {len(given.texts)} times; keep one of them")
+        return None
+    values: list[object] = []
+    for text in given.texts:
+        try:
+            values.append(option.kind.parse(_located(option.kind, text, given.directory)))
+        except UnacceptableError as error:
+            refusals.append(f"{given.where}: {error}")
+            return None
+        if values[-1] in values[:-1]:
+            refusals.append(f"{given.where}: {text!r} is given twice; keep one of them")
+            return None
+    return tuple(values) if option.repeatable else values[0]
+
+
+def _located(kind: Kind, text: str, directory: Path | None) -> str:
+    return str(directory / text) if directory is not None and kind.is_path(text) else text
+
+
+def _across(values: dict[str, Any], given: Mapping[str, _Given], refusals: list[str]) -> None:
+    """Complete and check what depends on more than one option."""
+    interval, deadline = values["poll_interval"], values["poll_deadline"]
+    if deadline is None:
+        values["poll_deadline"] = min(interval, _LONGEST_DEFAULT_DEADLINE)
+    elif deadline > interval:
+        refusals.append(
+            f"{given['poll.deadline'].where}: {format_duration(deadline)} is longer than the poll interval of "
+            f"{format_duration(interval)}: shorten it, lengthen --poll.interval, or leave it out for "
+            f"{format_duration(min(interval, _LONGEST_DEFAULT_DEADLINE))}"
+        )
+
+
+def effective(settings: Settings, options: Iterable[Option] = OPTIONS) -> dict[str, str]:
+    """Option name to its value as one would write it; unset options are left out."""
+    shown = {}
+    for option in options:
+        value = getattr(settings, option.field)
+        if value is None:
+            continue
+        values = value if isinstance(value, tuple) else (value,)
+        shown[option.name] = ",".join(format_duration(v) if isinstance(v, float) else str(v) for v in values)
+    return shown
