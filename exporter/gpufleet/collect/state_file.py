@@ -1,0 +1,64 @@
+"""Small files that must outlive a restart: read within bounds, replaced whole."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+MAX_BYTES = 1 << 20
+
+
+class StateError(Exception):
+    """Kept state that can't be used; the message says why."""
+
+
+def read_state(file: Path) -> bytes | None:
+    """Content of ``file``; None when there is none yet.
+
+    Raises:
+        StateError: it can't be read or is larger than MAX_BYTES.
+    """
+    try:
+        with file.open("rb") as handle:
+            content = handle.read(MAX_BYTES + 1)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise StateError(_reason(error)) from error
+    if len(content) > MAX_BYTES:
+        raise StateError(f"it is larger than {MAX_BYTES} bytes")
+    return content
+
+
+def replace_state(file: Path, content: bytes) -> None:
+    """Put ``content`` in place of ``file``, whole or not at all, also when the power fails; makes its directory.
+
+    Raises:
+        StateError: it could not be written; the old content stays.
+    """
+    new = file.with_name(f".{file.name}.new")
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with new.open("wb") as handle:
+            handle.write(content)
+            handle.flush()
+            os.fsync(handle.fileno())
+        new.replace(file)
+        # Without this the rename itself may be lost with the power, and on some filesystems the file with it.
+        directory = os.open(file.parent, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(directory)
+        finally:
+            os.close(directory)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            new.unlink(missing_ok=True)
+        raise StateError(_reason(error)) from error
+
+
+def _reason(error: OSError) -> str:
+    return (error.strerror or str(error)).lower()
