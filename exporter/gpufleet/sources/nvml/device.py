@@ -1,0 +1,223 @@
+"""One GPU, opened: its plan, its slices and its GPM readers.
+
+A device is read by one thread at a time (its worker), its GPM readers by the GPM thread; neither is shared otherwise.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from dataclasses import dataclass
+
+from gpufleet.model.gpu import GpuIdentity, SliceIdentity
+from gpufleet.model.readings import Key, Readings
+from gpufleet.sources.nvml.batch import probe
+from gpufleet.sources.nvml.calls import DEVICE_DOWN, LIBRARY_DOWN, Calls, NvmlError
+from gpufleet.sources.nvml.fields import ECC_TOTALS, SLOW_FIELDS, fast_fields
+from gpufleet.sources.nvml.gpm import DEVICE_METRICS, GRAPHICS, GpmReader, supports_gpm
+from gpufleet.sources.nvml.identity import read_identity, read_mask, read_number, read_static, read_uuid
+from gpufleet.sources.nvml.links import LinkBatch, count_links
+from gpufleet.sources.nvml.mig import WATCH_CALLS, SliceReader, SliceWatch, discover, mig_mode, multiprocessors
+from gpufleet.sources.nvml.plan import GPM_CALLS, Plan, ProcessCount, prepare, refused
+from gpufleet.sources.nvml.queries import (
+    FAST_QUERIES,
+    MEDIUM_QUERIES,
+    POWER_USAGE,
+    SLOW_QUERIES,
+    Query,
+    clock_events,
+    fan,
+)
+from gpufleet.sources.nvml.tally import Item, Tally, Tier
+
+MOST_FANS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceOptions:
+    """What the operator chose that changes what is asked of a device."""
+
+    interval: float
+    """Seconds between polls."""
+    each_link: bool = False
+    driver_version: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceReading:
+    """What the worker of a GPU brings home from one poll."""
+
+    parts: tuple[Readings, ...]
+    slices: tuple[tuple[SliceIdentity, tuple[Readings, ...]], ...] = ()
+
+
+class Device:
+    """An open GPU. Making one asks about 60 calls; ``read`` makes at most ``MOST_CALLS``, and one a slice."""
+
+    def __init__(self, calls: Calls, handle: ctypes.c_void_p, options: DeviceOptions, now: float) -> None:
+        """Raises NvmlError when the device or the library is down, or when the device has no UUID."""
+        self._calls = calls
+        self._options = options
+        self._mig_changed = False
+        self.handle = handle
+        self.uuid = read_uuid(calls, handle)
+        self.identity: GpuIdentity = read_identity(calls, handle, self.uuid)
+        self.tally = Tally()
+        self._static = read_static(calls, handle, self.tally)
+        self.has_gpm = supports_gpm(calls, handle)
+        self.plan = self._make_plan()
+        self.plan.spread(now)
+        self.gpm = self._make_gpm() if self.has_gpm else None
+        self._retired: list[GpmReader] = []
+        """Readers whose samples the GPM thread has yet to free."""
+        self._mig = mig_mode(calls, handle)
+        self.slices: tuple[SliceReader, ...] = ()
+        self._discover_slices()
+
+    def _make_plan(self) -> Plan:
+        calls, handle, tally = self._calls, self.handle, self.tally
+        items: list[Item] = []
+        fast = probe(calls, handle, Tier.FAST, fast_fields(self._options.driver_version), tally)
+        if fast is not None:
+            items.append(fast)
+        slow = probe(calls, handle, Tier.SLOW, SLOW_FIELDS, tally)
+        if slow is not None:
+            items.append(slow)
+        items += prepare(calls, handle, FAST_QUERIES, tally)
+        items += prepare(calls, handle, [self._clock_events()], tally)
+        items += prepare(calls, handle, MEDIUM_QUERIES, tally)
+        items += self._links()
+        items += prepare(calls, handle, SLOW_QUERIES, tally)
+        fans = min(read_number(calls, "nvmlDeviceGetNumFans", handle) or 0, MOST_FANS)
+        items += prepare(calls, handle, [fan(number) for number in range(fans)], tally)
+        items += self._processes()
+        reported = {key for item in items for key in item.keys}
+        if Key("power_watts") not in reported:
+            items += prepare(calls, handle, [POWER_USAGE], tally)
+        if not any(key.name == "ecc_errors" for key in reported):
+            totals = probe(calls, handle, Tier.SLOW, ECC_TOTALS, tally)
+            if totals is not None:
+                items.append(totals)
+        extra = (GPM_CALLS if self.has_gpm else 0) + WATCH_CALLS
+        return Plan(items, self._options.interval, tally, extra)
+
+    def _clock_events(self) -> Query:
+        supported = read_mask(self._calls, "nvmlDeviceGetSupportedClocksEventReasons", self.handle)
+        if supported is None:
+            supported = read_mask(self._calls, "nvmlDeviceGetSupportedClocksThrottleReasons", self.handle)
+        return clock_events(supported)
+
+    def _links(self) -> list[Item]:
+        links = count_links(self._calls, self.handle)
+        if not links:
+            return []
+        batch = LinkBatch(self._calls, self.handle, links, each_link=self._options.each_link)
+        code = batch.probe()
+        if refused(batch.function, code) or not batch.keys:
+            return []
+        batch.run(self.tally)
+        return [batch]
+
+    def _processes(self) -> list[Item]:
+        count = ProcessCount(self._calls, self.handle)
+        code = count.run(self.tally)
+        if refused(count.function, code):
+            self.tally.drop(count.keys[0], code)
+            return []
+        return [count]
+
+    def _make_gpm(self) -> GpmReader:
+        metrics = DEVICE_METRICS
+        if not any(key == GRAPHICS[1] for item in self.plan.items for key in item.keys):
+            # With MIG on the driver refuses its own utilization; the engine's activity is the nearest thing to it.
+            metrics = (GRAPHICS, *metrics)
+        return GpmReader(self._calls, self.handle, metrics, self.tally)
+
+    def _discover_slices(self) -> None:
+        self._retired += [reader.gpm for reader in self.slices if reader.gpm is not None]
+        self.slices = ()
+        self._mig_changed = False
+        if self._mig:
+            self._whole = multiprocessors(self._calls, self.handle)
+            self.slices = tuple(
+                SliceReader(self._calls, self.handle, found, self._whole, self.tally, has_gpm=self.has_gpm)
+                for found in discover(self._calls, self.handle)
+            )
+        self._watch = SliceWatch(self._calls, self.handle, self.slices) if self._mig else None
+
+    def mig_has_changed(self) -> None:
+        """Say that the GPU may have been cut anew: the next ``read`` looks again. Callable from any thread."""
+        self._mig_changed = True
+
+    @property
+    def call(self) -> str:
+        """The function that the worker is in, or was last."""
+        return self.plan.call
+
+    def abandon(self, *, given_up: bool) -> None:
+        """Tell a poll whose call is overdue to end when the call returns (True), or allow polls again (False)."""
+        self.plan.abandoned = given_up
+        for gpm in self._gpm_readers():
+            gpm.abandoned = given_up
+
+    def _gpm_readers(self) -> list[GpmReader]:
+        own = [self.gpm] if self.gpm is not None else []
+        return own + [reader.gpm for reader in self.slices if reader.gpm is not None]
+
+    def read(self, now: float) -> DeviceReading:
+        """One poll, by the device's worker. Raises NvmlError when the device or the library is down."""
+        if self._mig_changed:
+            self._look_again(now)
+        readings = self.plan.run(now)
+        enabled = readings.get("mig_enabled")
+        if enabled is not None and bool(enabled) != self._mig:
+            self._look_again(now)
+            readings = self.plan.run(now)
+        elif self._watch is not None and self._watch.sees_change(now):
+            self._discover_slices()
+        return DeviceReading((self._static, readings), self._read_slices())
+
+    def _look_again(self, now: float) -> None:
+        was = self._mig
+        self._mig = mig_mode(self._calls, self.handle)
+        if was != self._mig:
+            # What the driver refuses depends on the mode, so everything is asked once more.
+            self.tally.dropped.clear()
+            if self.gpm is not None:
+                self._retired.append(self.gpm)
+            self.plan = self._make_plan()
+            self.plan.spread(now)
+            self.gpm = self._make_gpm() if self.has_gpm else None
+        self._discover_slices()
+
+    def _read_slices(self) -> tuple[tuple[SliceIdentity, tuple[Readings, ...]], ...]:
+        try:
+            return tuple((reader.identity, reader.read()) for reader in self.slices)
+        except NvmlError as error:
+            if error.code in DEVICE_DOWN or error.code in LIBRARY_DOWN:
+                raise
+            # A slice that stopped answering was destroyed: the next poll sees what there is instead.
+            self.tally.error(error.code)
+            self._discover_slices()
+            return ()
+
+    @property
+    def samples_gpm(self) -> bool:
+        """Whether ``sample`` has anything to do."""
+        return bool(self._gpm_readers() or self._retired)
+
+    def sample(self, now: float) -> tuple[Readings | None, tuple[Readings | None, ...]]:
+        """GPM readings of the GPU and of each slice (in the order of ``slices``), by the GPM thread."""
+        while self._retired:
+            self._retired.pop().close()
+        own = self.gpm.read(now) if self.gpm is not None else None
+        return own, tuple(reader.gpm.read(now) if reader.gpm is not None else None for reader in self.slices)
+
+    def sampling_call(self) -> str:
+        """The GPM function that the GPM thread is in for this device, or was last."""
+        return next((gpm.call for gpm in reversed(self._gpm_readers()) if gpm.call), "")
+
+    def close(self) -> None:
+        """Free what the driver allocated. By the GPM thread or with it ended, before nvmlShutdown, with no call out."""
+        for gpm in (*self._retired, *self._gpm_readers()):
+            gpm.close()
+        self._retired.clear()

@@ -1,0 +1,226 @@
+"""GPU performance monitoring: SM, tensor and memory activity over exactly one poll interval (Hopper and newer).
+
+Two host-side samples alternate; each poll fills the older one and has the driver compute the means between the two. The
+window is ours alone: no second reader can shorten it. leptonai/gpud saw crashes when GPM was called from several
+threads, so ``collect`` uses every instance of this class from one thread.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import struct
+from collections.abc import Sequence
+
+from gpufleet.model.readings import Key, Number, Readings
+from gpufleet.sources.nvml.calls import (
+    DEVICE_DOWN,
+    LIBRARY_DOWN,
+    NEVER_HERE,
+    NO_PERMISSION,
+    SUCCESS,
+    Calls,
+    NvmlError,
+)
+from gpufleet.sources.nvml.tally import UNWRITTEN, Tally
+
+SHORTEST_SECONDS = 0.1
+"""The driver gives invalid data for samples that are closer (NVIDIA/DCGM#310)."""
+LONGEST_SECONDS = 600.0
+"""Past this the window says nothing of now; the pair starts anew."""
+
+_VERSION = 1
+# nvmlGpmMetricsGet_t: version 0, numMetrics 4, sample1 8, sample2 16, then 40 bytes a metric: id 0, nvmlReturn 4, value
+# (double) 8, three pointers. The library touches numMetrics entries only, so the header's 19,104 bytes are not needed.
+_HEAD = struct.Struct("<II")
+_METRIC = struct.Struct("<IId24x")
+_METRIC_REPLY = "4xId24x"
+_MEBIBYTE = 1 << 20
+
+GRAPHICS = (1, Key("utilization_ratio"))
+"""The graphics and compute engine: stands for GPU utilization while MIG is on, when the driver has no other."""
+
+DEVICE_METRICS: tuple[tuple[int, Key], ...] = (
+    (2, Key("sm_active_ratio")),
+    (3, Key("sm_occupancy_ratio")),
+    (5, Key("tensor_active_ratio")),
+    (10, Key("dram_active_ratio")),
+    (4, Key("pipe_active_ratio", ("int",))),
+    (13, Key("pipe_active_ratio", ("fp16",))),
+    (12, Key("pipe_active_ratio", ("fp32",))),
+    (11, Key("pipe_active_ratio", ("fp64",))),
+    (7, Key("pipe_active_ratio", ("tensor_half",))),
+    (9, Key("pipe_active_ratio", ("tensor_int8",))),
+    (6, Key("pipe_active_ratio", ("tensor_fp64",))),
+    (20, Key("pcie_transmit_bytes_per_second")),
+    (21, Key("pcie_receive_bytes_per_second")),
+)
+SLICE_METRICS: tuple[tuple[int, Key], ...] = (
+    (1, Key("mig_graphics_active_ratio")),
+    (2, Key("mig_sm_active_ratio")),
+    (3, Key("mig_sm_occupancy_ratio")),
+    (5, Key("mig_tensor_active_ratio")),
+    (10, Key("mig_dram_active_ratio")),
+    (4, Key("mig_pipe_active_ratio", ("int",))),
+    (13, Key("mig_pipe_active_ratio", ("fp16",))),
+    (12, Key("mig_pipe_active_ratio", ("fp32",))),
+    (11, Key("mig_pipe_active_ratio", ("fp64",))),
+    (7, Key("mig_pipe_active_ratio", ("tensor_half",))),
+)
+
+
+def supports_gpm(calls: Calls, handle: ctypes.c_void_p) -> bool:
+    """Whether the device has GPM; raises NvmlError when it or the library is down."""
+    support = (ctypes.c_uint32 * 2)(1, 0)
+    code = calls["nvmlGpmQueryDeviceSupport"](handle, support)
+    if code in DEVICE_DOWN or code in LIBRARY_DOWN:
+        raise NvmlError("nvmlGpmQueryDeviceSupport", code)
+    return code == SUCCESS and bool(support[1])
+
+
+class GpmReader:
+    """The pair of samples of one device or one GPU instance."""
+
+    def __init__(
+        self,
+        calls: Calls,
+        handle: ctypes.c_void_p,
+        metrics: Sequence[tuple[int, Key]],
+        tally: Tally,
+        gpu_instance: int | None = None,
+    ) -> None:
+        self.call = ""
+        self.abandoned = False
+        """Set from outside when a call is overdue: once it returns, no other GPM call is made beside the new
+        sampler's.
+        """
+        self.tally = tally
+        self.supported = True
+        self.window_seconds: float | None = None
+        """Length of the last window; what a ratio has to be multiplied with to integrate it."""
+        self._calls = calls
+        self._handle = handle
+        self._instance = gpu_instance
+        self._samples: list[ctypes.c_void_p] = []
+        self._taken_at: float | None = None
+        self._plan(metrics)
+
+    def _plan(self, metrics: Sequence[tuple[int, Key]]) -> None:
+        self._metrics = tuple(metrics)
+        self._template = b"".join(_METRIC.pack(metric, UNWRITTEN, 0.0) for metric, _ in self._metrics)
+        self._reply = struct.Struct("<24x" + _METRIC_REPLY * len(self._metrics))
+        self._buffer = (ctypes.c_char * (24 + len(self._template)))()
+        self._view = memoryview(self._buffer).cast("B")
+        self._mask: tuple[bool, ...] = ()
+        self._keys: tuple[Key, ...] = ()
+
+    def _check(self, function: str, code: int) -> int:
+        if code in DEVICE_DOWN or code in LIBRARY_DOWN:
+            raise NvmlError(function, code)
+        return code
+
+    def _allocate(self) -> bool:
+        while len(self._samples) < 2:
+            sample = (ctypes.c_void_p * 1)()
+            self.call = "nvmlGpmSampleAlloc"
+            code = self._check(self.call, self._calls[self.call](sample))
+            if self.abandoned:
+                # Kept: two half-made pairs would leak one sample a hang.
+                if code == SUCCESS:
+                    self._samples.append(ctypes.c_void_p(sample[0]))
+                return False
+            if code != SUCCESS:
+                self.tally.error(code)
+                return False
+            self._samples.append(ctypes.c_void_p(sample[0]))
+        return True
+
+    def read(self, now: float) -> Readings | None:
+        """Means since the previous call, ``None`` when there is no valid window yet.
+
+        ``now`` is monotonic seconds. Raises NvmlError when the device or the library is down.
+        """
+        if not self.supported or (self._taken_at is not None and now - self._taken_at < SHORTEST_SECONDS):
+            return None
+        if not self._allocate():
+            return None
+        older, newer = self._samples
+        if self._instance is None:
+            self.call = "nvmlGpmSampleGet"
+            code = self._calls[self.call](self._handle, older)
+        else:
+            self.call = "nvmlGpmMigSampleGet"
+            code = self._calls[self.call](self._handle, self._instance, older)
+        if self.abandoned:
+            self._taken_at = None
+            return None
+        if self._check(self.call, code) != SUCCESS:
+            self._refuse(code)
+            return None
+        previous, self._taken_at = self._taken_at, now
+        self._samples = [newer, older]
+        if previous is None or now - previous > LONGEST_SECONDS:
+            return None
+        self.window_seconds = now - previous
+        return self._compute(first=newer, second=older)
+
+    def _refuse(self, code: int) -> None:
+        # A half-filled sample must not become one end of a window.
+        self._taken_at = None
+        self.tally.error(code)
+        if code in NEVER_HERE or code == NO_PERMISSION:
+            self.supported = False
+            for _, key in self._metrics:
+                self.tally.drop(key, code)
+
+    def _compute(self, first: ctypes.c_void_p, second: ctypes.c_void_p) -> Readings | None:
+        view = self._view
+        view[:8] = _HEAD.pack(_VERSION, len(self._metrics))
+        view[8:24] = struct.pack("<QQ", first.value or 0, second.value or 0)
+        view[24:] = self._template
+        self.call = "nvmlGpmMetricsGet"
+        code = self._check(self.call, self._calls[self.call](self._buffer))
+        if code != SUCCESS:
+            self.tally.error(code)
+            return None
+        reply = self._reply.unpack_from(self._buffer)
+        values: list[Number | None] = []
+        unsupported = False
+        for i, (metric, key) in enumerate(self._metrics):
+            failed, value = reply[2 * i], reply[2 * i + 1]
+            if failed:
+                unsupported = unsupported or failed in NEVER_HERE
+                if failed not in NEVER_HERE:
+                    self.tally.error(failed)
+                values.append(None)
+            elif math.isnan(value):
+                # No sample in the window, or an engine that this part lacks: not an error, and not a number.
+                values.append(None)
+            elif metric in (20, 21):
+                values.append(self._bounded(key, value, 1 << 20, value * _MEBIBYTE))
+            else:
+                # Rounding puts a fully busy unit a hair over 100.
+                values.append(self._bounded(key, value, 101.0, min(value / 100, 1.0)))
+        readings = self._readings(values)
+        if unsupported:
+            self._plan([row for i, row in enumerate(self._metrics) if reply[2 * i] not in NEVER_HERE])
+        return readings
+
+    def _bounded(self, key: Key, raw: float, high: float, value: Number) -> Number | None:
+        if 0 <= raw <= high:
+            return value
+        self.tally.impossible(key)
+        return None
+
+    def _readings(self, values: list[Number | None]) -> Readings:
+        mask = tuple([value is not None for value in values])
+        if mask != self._mask:
+            self._keys = tuple(key for (_, key), there in zip(self._metrics, mask, strict=True) if there)
+            self._mask = mask
+        return Readings(self._keys, tuple([value for value in values if value is not None]))
+
+    def close(self) -> None:
+        """Free the samples. Only before nvmlShutdown, and never while a call that uses them is out."""
+        while self._samples:
+            self._calls["nvmlGpmSampleFree"](self._samples.pop())
+        self._taken_at = None
