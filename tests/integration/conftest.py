@@ -1,0 +1,80 @@
+"""Fixtures that start real programs; each program ends with its test, and the session checks that none is left."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+import pytest
+
+from tests.conftest import program
+from tests.integration.chromium_browser import ChromiumBrowser
+from tests.integration.prometheus_server import PrometheusServer
+from tests.waiting import until
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+
+class StartPrometheus(Protocol):
+    """The means to start a Prometheus."""
+
+    def __call__(
+        self,
+        scrape_configs: Sequence[Mapping[str, object]],
+        *,
+        scrape_interval: str = "1s",
+        config: Mapping[str, object] | None = None,
+        flags: Sequence[str] = (),
+    ) -> PrometheusServer:
+        """Start one with these scrape configurations; it ends with the test."""
+
+
+@pytest.fixture
+def prometheus(prometheus_binary: Path, tmp_path: Path) -> Iterator[StartPrometheus]:
+    """Start real Prometheus servers, of each version there is; they end with the test."""
+    started: list[PrometheusServer] = []
+
+    def start(
+        scrape_configs: Sequence[Mapping[str, object]],
+        *,
+        scrape_interval: str = "1s",
+        config: Mapping[str, object] | None = None,
+        flags: Sequence[str] = (),
+    ) -> PrometheusServer:
+        server = PrometheusServer(
+            prometheus_binary,
+            tmp_path / f"prometheus-{len(started)}",
+            scrape_configs,
+            scrape_interval=scrape_interval,
+            config=config,
+            flags=flags,
+        )
+        started.append(server)
+        return server.__enter__()
+
+    yield start
+    for server in started:
+        server.stop()
+
+
+@pytest.fixture(scope="session")
+def chromium() -> ChromiumBrowser:
+    """A headless Chromium."""
+    return ChromiumBrowser(program("chromium"))
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _nothing_is_left_running() -> Iterator[None]:
+    """Whatever a test starts it ends: at the end of the session this process has no child that was not there before."""
+    before = _children()
+    yield
+    until(lambda: _children() <= before, "every process that the tests started has ended", seconds=10)
+
+
+def _children() -> set[str]:
+    names = set()
+    for task in Path("/proc/self/task").iterdir():
+        for pid in (task / "children").read_text().split():
+            names.add(f"{pid} {Path(f'/proc/{pid}/comm').read_text().strip()}")
+    return names
