@@ -4,6 +4,4 @@ This file holds the version and imports nothing, so that ``import gpufleet`` cos
 process per node, and each command pays only for the modules that it needs.
 """
 
-from __future__ import annotations
-
 __version__ = "0.1.0"
