@@ -35,7 +35,7 @@ PERMISSIVE_RUNTIME = {
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The wheel as built from the tree, without a network."""
     out = tmp_path_factory.mktemp("wheel")
-    command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", out, ROOT]
+    command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(out), str(ROOT)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     (built,) = out.glob("*.whl")
@@ -80,12 +80,11 @@ def test_the_installed_program_runs_without_the_source_tree(wheel: Path, tmp_pat
 def test_dependencies_are_the_agreed_ones() -> None:
     """A new runtime dependency is a decision: its licence, its memory and who else brings it have been looked at."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"]
     names = {str(re.match(r"[A-Za-z0-9-]+", each)[0]) for each in project["dependencies"]}  # type: ignore[index]
 
     assert names == PERMISSIVE_RUNTIME
-    assert not any(
-        "nvitop" in each for extra in ("quarantine", "mixin", "dev") for each in project["optional-dependencies"][extra]
-    )
+    assert not any("nvitop" in each for extra in ("quarantine", "mixin", "dev") for each in extras[extra])
     assert project["license"] == "Apache-2.0"
     assert project["requires-python"] == ">=3.11"
 
