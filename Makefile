@@ -9,6 +9,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.complete
 PEERS := $(VENV)/.bench-peers
+# Further arguments for the program of a target, as in: make test ARGS='-k doctor'
 ARGS ?=
 
 .PHONY: help venv demo test lint bench generate clean components
@@ -26,7 +27,7 @@ demo: $(STAMP) ## run the exporter on a scripted 8-GPU node; needs no GPU (ARGS=
 	$(BIN)/gpufleet demo $(ARGS)
 
 test: $(STAMP) components lint ## everything CI runs; on Debian or Ubuntu as root it installs what the tests run
-	$(BIN)/pytest --ignore=tests/bench $(ARGS)
+	$(BIN)/pytest $(ARGS)
 
 components:
 	tools/install-packages
@@ -39,7 +40,7 @@ lint: $(STAMP) ## ruff, mypy --strict, import contracts
 	$(BIN)/lint-imports
 
 bench: $(STAMP) $(PEERS) ## measure cost and speed beside what one would use instead; prints a table
-	$(BIN)/pytest tests/bench $(ARGS)
+	$(BIN)/pytest tests/bench --timeout=900 --benchmark-sort=fullname --benchmark-columns=median,mean,stddev,ops,rounds $(ARGS)
 
 $(PEERS): $(STAMP)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[bench-peers]'
