@@ -15,9 +15,8 @@ if TYPE_CHECKING:
 
     import yaml
 
-_MAX_BYTES = 1 << 20
+_MAX_BYTES = 1 << 16
 _MAX_DEPTH = 16
-_PLAIN_TAG = "tag:yaml.org,2002:"
 
 
 class ConfigFileError(Exception):
@@ -55,7 +54,7 @@ def parse_config(content: bytes, name: str) -> tuple[Entry, ...]:
     import yaml  # only nodes that are given a configuration file pay for it
 
     try:
-        root = yaml.compose(_without_aliases(content, name), Loader=yaml.SafeLoader)
+        root = yaml.compose(_plain(content, name), Loader=yaml.SafeLoader)
     except yaml.MarkedYAMLError as error:
         raise ConfigFileError(
             f"{name}:{_line(error.problem_mark or error.context_mark)}: is no YAML: {error.problem}; correct it there"
@@ -63,8 +62,6 @@ def parse_config(content: bytes, name: str) -> tuple[Entry, ...]:
     except yaml.YAMLError as error:
         problem = str(error).splitlines()[0]
         raise ConfigFileError(f"{name}: is no YAML: {problem}; write it as UTF-8 text") from error
-    except RecursionError as error:
-        raise ConfigFileError(f"{name}: is nested too deeply; keys are at most three deep") from error
     if root is None:
         return ()
     if not isinstance(root, yaml.MappingNode):
@@ -74,15 +71,25 @@ def parse_config(content: bytes, name: str) -> tuple[Entry, ...]:
     return tuple(_entries(root, name, ()))
 
 
-def _without_aliases(content: bytes, name: str) -> bytes:
-    """The content itself, once it is known to hold no alias: a few lines of those can stand for gigabytes."""
+def _plain(content: bytes, name: str) -> bytes:
+    """The content itself, once it is known to be plain: no aliases (a few lines of those can stand for gigabytes), no
+    tags, and no deeper than PyYAML, which recurses, can go.
+    """
     import yaml
 
+    depth = 0
     for event in yaml.parse(content, Loader=yaml.SafeLoader):
+        where = f"{name}:{_line(event.start_mark)}"
         if isinstance(event, yaml.AliasEvent):
-            raise ConfigFileError(
-                f"{name}:{_line(event.start_mark)}: *{event.anchor} is an alias; write the value itself"
-            )
+            raise ConfigFileError(f"{where}: *{event.anchor} is an alias; write the value itself")
+        if isinstance(event, yaml.ScalarEvent | yaml.CollectionStartEvent) and event.tag is not None:
+            raise ConfigFileError(f"{where}: {event.tag} is a tag; write the value without it")
+        if isinstance(event, yaml.CollectionStartEvent):
+            depth += 1
+        elif isinstance(event, yaml.CollectionEndEvent):
+            depth -= 1
+        if depth > _MAX_DEPTH:
+            raise ConfigFileError(f"{where}: is nested too deeply; keys are at most three deep")
     return content
 
 
@@ -111,11 +118,7 @@ def _entries(node: yaml.MappingNode, name: str, above: tuple[str, ...]) -> Itera
             first = seen[key_node.value]
             raise ConfigFileError(f"{name}:{line}: {dotted}: is there twice, first in line {first}; keep one of them")
         seen[key_node.value] = line
-        if not value.tag.startswith(_PLAIN_TAG):
-            raise ConfigFileError(f"{name}:{line}: {dotted}: has the tag {value.tag}; write the value without it")
         if isinstance(value, yaml.MappingNode):
-            if len(path) >= _MAX_DEPTH:
-                raise ConfigFileError(f"{name}:{line}: {dotted}: is nested too deeply; keys are at most three deep")
             yield from _entries(value, name, path)
         elif isinstance(value, yaml.ScalarNode):
             yield Entry(path, (value.value,), is_list=False, line=line)
@@ -128,6 +131,6 @@ def _items(node: yaml.SequenceNode, name: str, dotted: str) -> Iterator[str]:
 
     for item in node.value:
         line = _line(item.start_mark)
-        if not isinstance(item, yaml.ScalarNode) or not item.tag.startswith(_PLAIN_TAG):
+        if not isinstance(item, yaml.ScalarNode):
             raise ConfigFileError(f"{name}:{line}: {dotted}: an item is no plain text; write one value for each item")
         yield item.value

@@ -189,7 +189,8 @@ def _unknown_key(name: str, accepted: Mapping[str, Option]) -> str:
     below = sorted(option for option in accepted if option.startswith(f"{name}."))
     if below:
         return f"is no option by itself; under it there can be {', '.join(key[len(name) + 1 :] for key in below)}"
-    return "is no option" + did_you_mean(name, (key for key, option in accepted.items() if option.in_file))
+    near = did_you_mean(name, (key for key, option in accepted.items() if option.in_file))
+    return f"is no option{near or '; --help lists them'}"
 
 
 def _nested(path: tuple[str, ...], values: tuple[str, ...]) -> str:
