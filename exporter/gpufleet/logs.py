@@ -38,8 +38,8 @@ def logfmt_value(text: str) -> str:
     """Return text as a logfmt value: bare where nothing in it could be misread, else as a JSON string.
 
     Everything that is not printable is escaped: line feeds, the line separators that only Unicode knows (U+0085,
-    U+2028), terminal control sequences, bidirectional overrides and lone surrogates. So a hostile text can neither begin
-    a line of its own nor show a reader something else than it says.
+    U+2028), terminal control sequences, bidirectional overrides and lone surrogates. So a hostile text can neither
+    begin a line of its own nor show a reader something else than it says.
     """
     if _BARE.match(text):
         return text

@@ -5,6 +5,6 @@ library and gpufleet.logs, and, only when a web configuration file asks for them
 pure (``request_head``, ``negotiate``, ``webconfig``, ``tls_settings``); sockets are touched in ``server``,
 ``connection``, ``registry``, ``rejection`` and ``addresses``.
 
-http.server and wsgiref are not used: they bring 10 MiB of email and html modules, and what is built on them shakes hands
-for TLS in the accept loop, where one silent client blocks every scrape.
+http.server and wsgiref are not used: they bring 10 MiB of email and html modules, and servers built on them do the TLS
+handshake in the accept loop, where one silent client blocks every scrape.
 """

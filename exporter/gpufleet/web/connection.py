@@ -28,6 +28,7 @@ _HEAD_CHUNK = 8192
 _BODY_CHUNK = 65_536
 # A TLS write gets its deadline anew, so a reader that drips must meet many small writes rather than one big one.
 _TLS_CHUNK = 65_536
+_TLS_RECORD = 16_384
 _TLS_HANDSHAKE = b"\x16"
 # What a client may still send after it was refused and before it reads why.
 _LINGER_BYTES = 1 << 20
@@ -235,11 +236,15 @@ class _Connection:
     def _send_all(self, parts: list[bytes]) -> None:
         deadline = time.monotonic() + self._service.timeouts.write
         if self._tls is not None:
-            # One record for a head and a small body. The copy of a large body is a small part of its encryption.
-            data = memoryview(b"".join(parts))
-            while data:
-                _set_deadline(self._tls, deadline)
-                data = data[self._tls.send(data[:_TLS_CHUNK]) :]
+            # Head and body's beginning in one record: a small answer is one packet, a large body is not copied.
+            head, *rest = parts
+            body = memoryview(rest[0]) if rest else memoryview(b"")
+            room = max(0, _TLS_RECORD - len(head))
+            for data in (memoryview(head + body[:room]), body[room:]):
+                left = data
+                while left:
+                    _set_deadline(self._tls, deadline)
+                    left = left[self._tls.send(left[:_TLS_CHUNK]) :]
             return
         sock = self._link.sock
         views = [memoryview(part) for part in parts]

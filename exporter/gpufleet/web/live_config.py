@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
+# 500 users have 50 KiB; PyYAML reads 1 MiB in seconds, and a request waits for it.
+_MOST_BYTES = 131_072
 _FAILED_RETRY_SECONDS = 10.0
 _KEY = "web configuration"
 
@@ -147,12 +149,13 @@ class LiveWebConfig:
         # Fingerprints first: what changes while it is read is then seen as a change at the next look.
         self._seen = {self._path: _fingerprint(self._path)}
         try:
-            text = self._path.read_text(encoding="utf-8")
+            with self._path.open("rb") as file:
+                content = file.read(_MOST_BYTES + 1)
         except OSError as error:
             raise WebConfigError(f"{self._path}: cannot be read: {error.strerror}; check --web.config.file") from error
-        except UnicodeDecodeError as error:
-            raise WebConfigError(f"{self._path}: is not UTF-8 text") from error
-        config = parse_web_config(text, self._path)
+        if len(content) > _MOST_BYTES:
+            raise WebConfigError(f"{self._path}: is larger than {_MOST_BYTES} bytes; this is no web configuration")
+        config = parse_web_config(content, self._path)
         context = None
         if config.tls is not None:
             from gpufleet.web.tls_context import build_context

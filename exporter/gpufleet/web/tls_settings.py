@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpufleet.web.yaml_fields import FieldError
+from gpufleet.web.fields import FieldError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from gpufleet.web.yaml_fields import Field
+    from gpufleet.web.fields import Field
 
 TLS_KEYS = (
     "cert",
@@ -173,7 +173,7 @@ def _allowed_sans(fields: Mapping[str, Field], auth: ClientAuth) -> tuple[str, .
     field = fields.get("client_allowed_sans")
     if field is None:
         return ()
-    names = tuple(item.text() for item in field.items())
+    names = field.items()
     if not names:
         raise field.error("an empty list would let no client in; name one or leave the key out")
     if auth is not ClientAuth.REQUIRE_AND_VERIFY:
@@ -189,11 +189,11 @@ def _versions_and_suites(fields: Mapping[str, Field]) -> tuple[str, str, tuple[s
     if lowest > highest:
         raise fields["min_version"].error(f"{lowest} is above max_version, {highest}; exchange them")
     field = fields.get("cipher_suites")
-    names = [(item, item.text()) for item in field.items()] if field is not None else []
-    for item, name in names:
-        if name not in CIPHER_SUITES and name not in TLS13_CIPHER_SUITES:
-            raise item.error(f"unknown cipher suite {name!r}; use {', '.join((*CIPHER_SUITES, *TLS13_CIPHER_SUITES))}")
-    suites = tuple(CIPHER_SUITES[name] for _, name in names if name in CIPHER_SUITES)
+    names = field.items() if field is not None else ()
+    for name in names:
+        if field is not None and name not in CIPHER_SUITES and name not in TLS13_CIPHER_SUITES:
+            raise field.error(f"unknown cipher suite {name!r}; use {', '.join((*CIPHER_SUITES, *TLS13_CIPHER_SUITES))}")
+    suites = tuple(CIPHER_SUITES[name] for name in names if name in CIPHER_SUITES)
     if field is not None and names and not suites:
         # OpenSSL cannot have an empty list for TLS 1.2; not to speak it comes to the same.
         if highest == "TLS12":
@@ -218,10 +218,10 @@ def _curve(fields: Mapping[str, Field]) -> str | None:
     field = fields.get("curve_preferences")
     if field is None:
         return None
-    names = [(item, item.text()) for item in field.items()]
-    for item, name in names:
+    names = field.items()
+    for name in names:
         if name not in CURVES:
-            raise item.error(f"unknown curve {name!r}; use {', '.join(CURVES)}")
+            raise field.error(f"unknown curve {name!r}; use {', '.join(CURVES)}")
     if len(names) > 1:
         raise field.error("Python's ssl can set one curve only; keep one, or leave the key out for OpenSSL's order")
-    return CURVES[names[0][1]] if names else None
+    return CURVES[names[0]] if names else None

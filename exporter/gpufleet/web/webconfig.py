@@ -11,12 +11,13 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from gpufleet.config_file import ConfigFileError, parse_config
 from gpufleet.web.auth import HASH
+from gpufleet.web.fields import Field, FieldError, refuse_nested, section
 from gpufleet.web.tls_settings import TLS_KEYS, TlsSettings, tls_settings
-from gpufleet.web.yaml_fields import Field, FieldError, parse_fields
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Mapping
     from pathlib import Path
 
 # Each header that may be set, with the values that it may have; () for any.
@@ -27,7 +28,15 @@ HEADERS: Mapping[str, tuple[str, ...]] = {
     "X-Frame-Options": ("deny", "sameorigin"),
     "X-XSS-Protection": (),
 }
-_TOP_KEYS = ("tls_server_config", "http_server_config", "basic_auth_users", "rate_limit")
+_TLS, _HTTP, _USERS, _RATE_LIMIT = (
+    ("tls_server_config",),
+    ("http_server_config",),
+    ("basic_auth_users",),
+    ("rate_limit",),
+)
+_HEADERS = ("http_server_config", "headers")
+_SECTIONS = frozenset({(), _TLS, _HTTP, _USERS, _RATE_LIMIT, _HEADERS})
+_TOP_KEYS = tuple(key for (key,) in (_TLS, _HTTP, _USERS, _RATE_LIMIT))
 # bcrypt at cost 18 takes a quarter of a minute, longer than Prometheus waits for a scrape; each step doubles it.
 _HIGHEST_COST = 18
 _DURATION_PART = re.compile(r"([0-9]+(?:\.[0-9]*)?|\.[0-9]+)(ns|us|µs|μs|ms|s|m|h)")
@@ -61,29 +70,32 @@ class WebConfig:
     notes: tuple[str, ...] = ()
 
 
-def parse_web_config(text: str, path: Path) -> WebConfig:
-    """Parse the text of the file at path; relative paths in it are relative to the file. No other file is read.
+def parse_web_config(content: bytes, path: Path) -> WebConfig:
+    """Parse the content of the file at path; relative paths in it are relative to the file. No other file is read.
 
     Raises:
         WebConfigError: anything that is not understood, contradictory or not possible here.
     """
     try:
-        top = parse_fields(text).mapping(_TOP_KEYS)
-        tls, notes = tls_settings(_section(top, "tls_server_config", TLS_KEYS), path.parent)
-        http = _section(top, "http_server_config", ("http2", "headers"))
+        entries = parse_config(content, str(path))
+        refuse_nested(entries, _SECTIONS)
+        section(entries, (), _TOP_KEYS)
+        tls, notes = tls_settings(section(entries, _TLS, TLS_KEYS), path.parent)
+        http = section(entries, _HTTP, ("http2", "headers"))
         if "http2" in http and http["http2"].flag():
             notes += ("http_server_config.http2: this server speaks HTTP/1.1 only, and clients fall back to it",)
-        headers = (_header(name, field) for name, field in _section(http, "headers", HEADERS).items())
+        headers = (_header(name, field) for name, field in section(entries, _HEADERS, HEADERS).items())
         return WebConfig(
             tls=tls,
             headers=tuple(header for header in headers if header is not None),
-            users=tuple(_user(name, field) for name, field in _section(top, "basic_auth_users", None).items()),
-            rate_limit=_rate_limit(_section(top, "rate_limit", ("interval", "burst"))),
+            users=tuple(_user(name, field) for name, field in section(entries, _USERS, None).items()),
+            rate_limit=_rate_limit(section(entries, _RATE_LIMIT, ("interval", "burst"))),
             notes=notes,
         )
+    except ConfigFileError as error:
+        raise WebConfigError(str(error)) from error
     except FieldError as error:
-        where = f"{path}:{error.line}" if error.line else str(path)
-        raise WebConfigError(f"{where}: {error}") from error
+        raise WebConfigError(f"{path}:{error.line}: {error}") from error
 
 
 def parse_go_duration(text: str) -> float | None:
@@ -98,10 +110,6 @@ def parse_go_duration(text: str) -> float | None:
         seconds += float(part[1]) * _UNIT_SECONDS[part[2]]
         end = part.end()
     return seconds if text and end == len(text) else None
-
-
-def _section(fields: Mapping[str, Field], key: str, known: Collection[str] | None) -> dict[str, Field]:
-    return fields[key].mapping(known) if key in fields else {}
 
 
 def _header(name: str, field: Field) -> tuple[str, str] | None:
