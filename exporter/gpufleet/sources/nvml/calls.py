@@ -193,6 +193,15 @@ def _function_not_found(*_: object) -> int:
     return FUNCTION_NOT_FOUND
 
 
+class Trace:
+    """The function that a thread is in, or was in last: what a hang is blamed on. Read by other threads."""
+
+    __slots__ = ("last",)
+
+    def __init__(self) -> None:
+        self.last = ""
+
+
 class Calls(Mapping[str, NvmlFunction]):
     """Every function of ``SIGNATURES``, bound to one driver."""
 
@@ -214,3 +223,20 @@ class Calls(Mapping[str, NvmlFunction]):
     def has(self, name: str) -> bool:
         """Whether the driver really has the function."""
         return self._bound[name] is not _function_not_found
+
+    def traced(self, trace: Trace) -> Calls:
+        """The same functions; looking one up, which is done just before calling it, is noted in ``trace``."""
+        return _TracedCalls(self, trace)
+
+
+class _TracedCalls(Calls):
+    __slots__ = ("_trace",)
+
+    def __init__(self, calls: Calls, trace: Trace) -> None:
+        self.simulated = calls.simulated
+        self._bound = calls._bound  # noqa: SLF001  (its own base class)
+        self._trace = trace
+
+    def __getitem__(self, name: str) -> NvmlFunction:
+        self._trace.last = name
+        return self._bound[name]

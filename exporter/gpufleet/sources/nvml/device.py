@@ -6,12 +6,13 @@ A device is read by one thread at a time (its worker), its GPM readers by the GP
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from gpufleet.model.gpu import GpuIdentity, SliceIdentity
 from gpufleet.model.readings import Key, Readings
 from gpufleet.sources.nvml.batch import probe
-from gpufleet.sources.nvml.calls import DEVICE_DOWN, LIBRARY_DOWN, Calls, NvmlError
+from gpufleet.sources.nvml.calls import DEVICE_DOWN, LIBRARY_DOWN, Calls, NvmlError, Trace
 from gpufleet.sources.nvml.fields import ECC_TOTALS, SLOW_FIELDS, fast_fields
 from gpufleet.sources.nvml.gpm import DEVICE_METRICS, GRAPHICS, GpmReader, supports_gpm
 from gpufleet.sources.nvml.identity import read_identity, read_mask, read_number, read_static, read_uuid
@@ -50,12 +51,26 @@ class DeviceReading:
     slices: tuple[tuple[SliceIdentity, tuple[Readings, ...]], ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class GpmSample:
+    """Means and the seconds that they are over: of the GPU itself, and of its slices by UUID."""
+
+    own: tuple[Readings, float] | None
+    slices: Mapping[str, tuple[Readings, float]]
+
+
 class Device:
     """An open GPU. Making one asks about 60 calls; ``read`` makes at most ``MOST_CALLS``, and one a slice."""
 
-    def __init__(self, calls: Calls, handle: ctypes.c_void_p, options: DeviceOptions, now: float) -> None:
-        """Raises NvmlError when the device or the library is down, or when the device has no UUID."""
-        self._calls = calls
+    def __init__(
+        self, calls: Calls, handle: ctypes.c_void_p, options: DeviceOptions, now: float, trace: Trace | None = None
+    ) -> None:
+        """Raises NvmlError when the device or the library is down, or when the device has no UUID.
+
+        ``trace`` is where the call that the worker is in can be seen from outside, also before this returns.
+        """
+        self.trace = trace if trace is not None else Trace()
+        calls = self._calls = calls.traced(self.trace)
         self._options = options
         self._mig_changed = False
         self.handle = handle
@@ -98,7 +113,7 @@ class Device:
             if totals is not None:
                 items.append(totals)
         extra = (GPM_CALLS if self.has_gpm else 0) + WATCH_CALLS
-        return Plan(items, self._options.interval, tally, extra)
+        return Plan(items, self._options.interval, tally, self.trace, extra)
 
     def _clock_events(self) -> Query:
         supported = read_mask(self._calls, "nvmlDeviceGetSupportedClocksEventReasons", self.handle)
@@ -147,11 +162,6 @@ class Device:
     def mig_has_changed(self) -> None:
         """Say that the GPU may have been cut anew: the next ``read`` looks again. Callable from any thread."""
         self._mig_changed = True
-
-    @property
-    def call(self) -> str:
-        """The function that the worker is in, or was last."""
-        return self.plan.call
 
     def abandon(self, *, given_up: bool) -> None:
         """Tell a poll whose call is overdue to end when the call returns (True), or allow polls again (False)."""
@@ -205,12 +215,32 @@ class Device:
         """Whether ``sample`` has anything to do."""
         return bool(self._gpm_readers() or self._retired)
 
-    def sample(self, now: float) -> tuple[Readings | None, tuple[Readings | None, ...]]:
-        """GPM readings of the GPU and of each slice (in the order of ``slices``), by the GPM thread."""
+    def sample(self, now: float) -> GpmSample:
+        """Activity since the previous call, by the GPM thread. Raises NvmlError when the device or the library is
+        down.
+        """
         while self._retired:
             self._retired.pop().close()
-        own = self.gpm.read(now) if self.gpm is not None else None
-        return own, tuple(reader.gpm.read(now) if reader.gpm is not None else None for reader in self.slices)
+        own = self._window(self.gpm, now)
+        slices = {}
+        for reader in self.slices:
+            window = self._window(reader.gpm, now)
+            if window is not None:
+                slices[reader.identity.mig_uuid] = window
+        return GpmSample(own, slices)
+
+    def _window(self, gpm: GpmReader | None, now: float) -> tuple[Readings, float] | None:
+        readings = gpm.read(now) if gpm is not None else None
+        if gpm is None or readings is None or gpm.window_seconds is None:
+            return None
+        return readings, gpm.window_seconds
+
+    @property
+    def utilization_basis(self) -> str | None:
+        """Which reading stands for utilization: SM activity where the part measures it, else the driver's own."""
+        if self.gpm is not None and self.gpm.supported:
+            return "sm"
+        return "gpu" if any(key == GRAPHICS[1] for item in self.plan.items for key in item.keys) else None
 
     def sampling_call(self) -> str:
         """The GPM function that the GPM thread is in for this device, or was last."""

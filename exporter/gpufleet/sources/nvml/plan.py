@@ -21,6 +21,7 @@ from gpufleet.sources.nvml.calls import (
     SUCCESS,
     Calls,
     NvmlError,
+    Trace,
 )
 from gpufleet.sources.nvml.queries import Query
 from gpufleet.sources.nvml.tally import Item, Tally, Tier
@@ -139,10 +140,11 @@ def refused(function: str, code: int) -> bool:
 class Plan:
     """Runs what is due and puts the values together."""
 
-    def __init__(self, items: Sequence[Item], interval: float, tally: Tally, extra_calls: int = 0) -> None:
+    def __init__(
+        self, items: Sequence[Item], interval: float, tally: Tally, trace: Trace, extra_calls: int = 0
+    ) -> None:
         self.tally = tally
-        self.call = ""
-        """The function that is being called now, or was last: what a hang is blamed on."""
+        self._trace = trace
         self.abandoned = False
         """Set from outside when a call is overdue: the poll ends when it returns, with no other call."""
         self._fast = [item for item in items if item.tier is Tier.FAST]
@@ -186,7 +188,7 @@ class Plan:
         return self._readings()
 
     def _run_item(self, item: Item, *, speaks_for_device: bool) -> int:
-        self.call = item.function
+        self._trace.last = item.function
         code = item.run(self.tally)
         if self.abandoned:
             raise Abandoned(item.function)

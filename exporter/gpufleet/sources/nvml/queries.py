@@ -224,7 +224,8 @@ def _decode_fabric(raw: tuple[int, ...], _: Tally) -> list[Number | None]:
     """State is one byte in C although the stock binding declares four: the padding beside it is not part of it."""
     state, mask = raw[0], raw[1] if len(raw) > 1 else 0
     if state == 0:
-        # A part without a fabric, or one that is not in an NVSwitch system: nothing to say, rather than a row of zeroes.
+        # A part without a fabric, or one that is not in an NVSwitch system: nothing to say, rather than a row of
+        # zeroes.
         return [None] * len(_FABRIC_KEYS)
     values = state_set_values(state - 1, len(FABRIC_STATES))
     for _issue, shift in _HEALTH_PAIRS:

@@ -36,6 +36,13 @@ class Tally:
         self.dropped: dict[Key, str] = {}
         """What this device does not report, and the driver's word for why."""
 
+    def add(self, other: Tally) -> None:
+        """Take over the counts of another one (not what it dropped)."""
+        for name, count in other.errors.copy().items():
+            self.errors[name] = self.errors.get(name, 0) + count
+        for name, count in other.invalid.copy().items():
+            self.invalid[name] = self.invalid.get(name, 0) + count
+
     def error(self, code: int) -> None:
         """Count one failed call or entry."""
         name = return_name(code) if code != UNWRITTEN else "unwritten"

@@ -1,0 +1,84 @@
+"""The thread that waits for the driver's events, and what they add up to."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+
+from gpufleet.logs import OnChange
+from gpufleet.model.readings import Key, Readings
+from gpufleet.sources.nvml.calls import LIBRARY_DOWN, NvmlError
+from gpufleet.sources.nvml.events import DriverEvent, EventSet
+
+log = logging.getLogger(__name__)
+
+WAIT_MILLISECONDS = 200
+"""A wait can't be interrupted, so this is how long a quiesce or a re-opening waits for it."""
+PAUSE_SECONDS = 1.0
+"""After an error, which comes back at once for as long as a GPU is lost: without a pause this would be a busy loop."""
+
+
+class EventWatch:
+    """Waits on one event set until told to end; hands each event to ``deliver`` on its own thread."""
+
+    def __init__(self, event_set: EventSet, deliver: Callable[[DriverEvent], None], on_end: Callable[[], None]) -> None:
+        """``deliver`` and ``on_end`` are called by the waiting thread."""
+        self.event_set = event_set
+        self.error: NvmlError | None = None
+        """The last wait's error; ``None`` while waits succeed."""
+        self._deliver = deliver
+        self._on_end = on_end
+        self._end = threading.Event()
+        self.ended = False
+        """No wait is out and none will come."""
+        self._said = OnChange(log)
+        self._thread = threading.Thread(target=self._run, name="nvml-events", daemon=True)
+        self._thread.start()
+
+    def end(self) -> None:
+        """Ask the thread to end. Does not wait: see ``ended``."""
+        self._end.set()
+
+    def go_on(self) -> None:
+        """Take ``end`` back, as long as the thread has not ended."""
+        self._end.clear()
+
+    def _run(self) -> None:
+        try:
+            self._wait()
+        finally:
+            self.ended = True
+            self._on_end()
+
+    def _wait(self) -> None:
+        while not self._end.is_set():
+            try:
+                event = self.event_set.wait(WAIT_MILLISECONDS)
+            except NvmlError as error:
+                self.error = error
+                self._said.failed("wait", "the driver's events can't be waited for", str(error))
+                if error.code in LIBRARY_DOWN:
+                    return
+                # The others' events still come in between when one GPU is lost.
+                self._end.wait(PAUSE_SECONDS)
+                continue
+            if self.error is not None:
+                self.error = None
+                self._said.over("wait", "the driver's events are waited for again")
+            if event is not None:
+                self._deliver(event)
+
+
+class XidCounts:
+    """Xid errors by GPU and code since the process started; a code appears when it is first seen."""
+
+    def __init__(self) -> None:
+        self._counts: dict[str, dict[int, int]] = {}
+
+    def add(self, uuid: str, xid: int) -> Readings:
+        """Count one and return all counts of that GPU, by rising code."""
+        of_gpu = self._counts.setdefault(uuid, {})
+        of_gpu[xid] = of_gpu.get(xid, 0) + 1
+        codes = sorted(of_gpu)
+        return Readings(tuple(Key("xid_errors", (str(code),)) for code in codes), tuple(of_gpu[code] for code in codes))

@@ -1,0 +1,267 @@
+"""The library's life: opened, watched, closed and opened again. Used by the poll thread alone.
+
+Every call of the session itself runs in one lane, so that a driver that hangs in nvmlInit holds nothing else. The
+rules: no nvmlShutdown while any call is out, and a session that failed is closed before the next is opened.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from functools import partial
+
+from gpufleet.collect.event_watch import EventWatch
+from gpufleet.collect.lanes import Job, Lane
+from gpufleet.collect.options import World
+from gpufleet.logs import OnChange
+from gpufleet.model.state import NvmlState
+from gpufleet.sources.nvml.calls import NvmlError
+from gpufleet.sources.nvml.device import Device
+from gpufleet.sources.nvml.events import DriverEvent, EventSet
+from gpufleet.sources.nvml.session import Session, SessionError, Versions
+
+log = logging.getLogger(__name__)
+
+OPEN_DEADLINE_SECONDS = 5.0
+"""Without persistence mode the driver takes a second or two a GPU to initialise; longer than this is a hang."""
+SURVEY_SECONDS = 10.0
+LONGEST_RETRY_SECONDS = 30.0
+
+
+class Phase(Enum):
+    """Where the session is."""
+
+    CLOSED = "closed"
+    OPENING = "opening"
+    OPEN = "open"
+    ENDING = "ending"
+    """To be closed as soon as no call is out."""
+    CLOSING = "closing"
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """A session that was opened: its devices and its events."""
+
+    session: Session
+    count: int
+    event_set: EventSet | None
+    kernel_gpus: frozenset[str]
+
+
+class Lifecycle:
+    """Opens and closes sessions on behalf of the poll thread, which calls ``tick`` and everything else in here."""
+
+    def __init__(
+        self,
+        world: World,
+        post: Callable[[Job], None],
+        deliver: Callable[[DriverEvent], None],
+        is_out: Callable[[], bool],
+    ) -> None:
+        """``is_out`` tells whether a device's call is overdue."""
+        self._is_out = is_out
+        self.phase = Phase.CLOSED
+        self.state = NvmlState.NO_DRIVER
+        self.reason: str | None = "the driver has not been asked yet"
+        self.versions = Versions(None, None, None)
+        self.opened: Opened | None = None
+        self.events: EventWatch | None = None
+        self.simulated = False
+        self.surveyed: tuple[int, frozenset[str]] | None = None
+        """Devices that the library counts and addresses that the kernel lists, as of the last survey."""
+        self._world = world
+        self._post = post
+        self._deliver = deliver
+        self._lane = Lane("nvml")
+        self._since = 0.0
+        self._next_open = 0.0
+        self._retry = 1.0
+        self._next_survey = 0.0
+        self._surveying = False
+        self._was_loaded: bool | None = None
+        self._let_go = False
+        self._said = OnChange(log)
+
+    # --- opening ------------------------------------------------------------------------------------------------------
+    def open(self, now: float, on_opened: Callable[[Opened], None]) -> None:
+        """Start opening a session; ``on_opened`` is called on the poll thread when that succeeded."""
+        self.phase, self._since = Phase.OPENING, now
+        self._lane.submit(partial(self._open_job, on_opened))
+
+    def due(self, now: float) -> bool:
+        """Whether a session should be opened now."""
+        return self.phase is Phase.CLOSED and now >= self._next_open
+
+    def _open_job(self, on_opened: Callable[[Opened], None]) -> None:
+        try:
+            self._refuse_unloaded()
+            driver = self._world.open_driver()
+            session = Session(driver, self._world.can_open_devices)
+        except SessionError as error:
+            self._post(partial(self._not_opened, error))
+            return
+        try:
+            opened = Opened(session, session.count(), _event_set(session), self._world.kernel_gpus())
+        except NvmlError as error:
+            session.close()
+            self._post(partial(self._not_opened, SessionError(NvmlState.NO_DRIVER, str(error))))
+            return
+        self._was_loaded = self._world.driver_loaded()
+        self._post(partial(self._is_open, opened, on_opened))
+
+    def _refuse_unloaded(self) -> None:
+        # nvmlInit may have the module loaded again, against an administrator who is just unloading it.
+        if self._was_loaded and self._world.driver_loaded() is False:
+            raise SessionError(NvmlState.NO_DRIVER, "the kernel module nvidia was unloaded")
+
+    def _not_opened(self, error: SessionError) -> None:
+        self.phase = Phase.CLOSED
+        self._set(error.state, error.reason)
+        self._next_open = self._world.monotonic() + self._retry
+
+    def _is_open(self, opened: Opened, on_opened: Callable[[Opened], None]) -> None:
+        self.phase = Phase.OPEN
+        self.opened = opened
+        self.versions = opened.session.versions
+        self.simulated = opened.session.calls.simulated
+        self.surveyed = (opened.count, opened.kernel_gpus)
+        self._next_survey = self._world.monotonic() + SURVEY_SECONDS
+        if opened.event_set is not None:
+            self.events = self._watch(opened.event_set)
+        if opened.count == 0:
+            self._set(NvmlState.NO_GPU, "the driver is loaded and lists no GPU")
+        else:
+            self._set(NvmlState.OK, None)
+        log.info(
+            "the driver is open",
+            extra={"driver_version": self.versions.driver, "nvml_version": self.versions.nvml, "gpus": opened.count},
+        )
+        if self._let_go:
+            self.let_go()
+        else:
+            on_opened(opened)
+
+    def _set(self, state: NvmlState, reason: str | None) -> None:
+        self.state, self.reason = state, reason
+        if reason is None:
+            self._said.over("nvml", "the driver answers", driver_version=self.versions.driver)
+        else:
+            self._said.failed("nvml", "the driver can't be used", reason, state=state.value)
+
+    # --- ending -------------------------------------------------------------------------------------------------------
+    def end(self, state: NvmlState, reason: str, *, retry_after: float = 0.0) -> None:
+        """Close the session as soon as no call is out; ``retry_after`` seconds from now a new one may be opened."""
+        if self.phase is not Phase.OPEN:
+            return
+        self.phase = Phase.ENDING
+        self._set(state, reason)
+        self._next_open = self._world.monotonic() + retry_after
+        if self.events is not None:
+            self.events.end()
+
+    def let_go(self) -> None:
+        """Close, without anything being wrong: whoever asks for it says when to open again."""
+        self._let_go = True
+        if self.phase is Phase.OPEN:
+            self.end(self.state, "quiesced: every handle of the driver is released")
+
+    def stay(self) -> None:
+        """Take ``let_go`` back: a call is out, so nothing can be closed."""
+        self._let_go = False
+        if self.phase is Phase.ENDING and self.opened is not None:
+            self.phase, self.reason = Phase.OPEN, None
+            if self.opened.event_set is not None:
+                if self.events is not None and not self.events.ended:
+                    self.events.go_on()
+                else:
+                    self.events = self._watch(self.opened.event_set)
+
+    def open_soon(self) -> None:
+        """Let the next tick open a session."""
+        self._let_go = False
+        self._next_open = 0.0
+
+    def _watch(self, event_set: EventSet) -> EventWatch:
+        return EventWatch(event_set, self._deliver, lambda: self._post(lambda: None))
+
+    @property
+    def events_ended(self) -> bool:
+        """Whether nobody waits for events."""
+        return self.events is None or self.events.ended
+
+    def close(self, devices: Sequence[Device], on_closed: Callable[[], None]) -> None:
+        """Give everything back to the driver. Only in ``ENDING``, with no call out and ``events_ended``."""
+        opened, self.opened, self.events = self.opened, None, None
+        self.phase, self._since = Phase.CLOSING, self._world.monotonic()
+        self._lane.submit(partial(self._close_job, opened, tuple(devices), on_closed))
+
+    def _close_job(self, opened: Opened | None, devices: tuple[Device, ...], on_closed: Callable[[], None]) -> None:
+        for device in devices:
+            device.close()
+        if opened is not None:
+            if opened.event_set is not None:
+                opened.event_set.free()
+            opened.session.close()
+        self._post(partial(self._is_closed, on_closed))
+
+    def _is_closed(self, on_closed: Callable[[], None]) -> None:
+        self.phase = Phase.CLOSED
+        on_closed()
+
+    # --- watching -----------------------------------------------------------------------------------------------------
+    def tick(self, now: float) -> None:
+        """Notice a hang of the lane, and look for GPUs that came or went."""
+        waits = self.phase in (Phase.OPENING, Phase.CLOSING) or self._surveying
+        if waits and now - self._since > OPEN_DEADLINE_SECONDS:
+            self._set(NvmlState.HUNG, f"a call of the library itself has not returned ({self._doing()})")
+        elif self.phase is Phase.OPEN and not self._surveying and now >= self._next_survey:
+            self._surveying, self._since = True, now
+            self._lane.submit(partial(self._survey_job, self.opened))
+
+    def _doing(self) -> str:
+        return {Phase.OPENING: "nvmlInit", Phase.CLOSING: "nvmlShutdown"}.get(self.phase, "nvmlDeviceGetCount")
+
+    def survey_now(self) -> None:
+        """Look at the next tick: the kernel said that a device came or went."""
+        self._next_survey = 0.0
+
+    def _survey_job(self, opened: Opened | None) -> None:
+        found: tuple[int, frozenset[str]] | NvmlError
+        try:
+            found = (opened.session.count() if opened is not None else 0, self._world.kernel_gpus())
+        except NvmlError as error:
+            found = error
+        self._post(partial(self._survey_done, opened, found))
+
+    def _survey_done(self, opened: Opened | None, found: tuple[int, frozenset[str]] | NvmlError) -> None:
+        self._surveying = False
+        self._next_survey = self._world.monotonic() + SURVEY_SECONDS
+        if self.phase is not Phase.OPEN or opened is not self.opened:
+            return
+        if self.state is NvmlState.HUNG:
+            self._set(NvmlState.OK, None)
+        if isinstance(found, NvmlError):
+            self.end(NvmlState.NO_DRIVER, str(found))
+        elif found != self.surveyed and not self._is_out():
+            # With a call out nothing can be closed, and ending would only stop the polls of the GPUs that answer.
+            self.surveyed = found
+            # NVML lists the GPUs as of nvmlInit: only a new session sees one that came.
+            self.end(NvmlState.OK, "GPUs came or went: the driver is opened anew")
+
+    @property
+    def busy_with(self) -> str | None:
+        """The library call that is out now, if any."""
+        if self.phase in (Phase.OPENING, Phase.CLOSING) or self._surveying:
+            return self._doing()
+        return None
+
+
+def _event_set(session: Session) -> EventSet | None:
+    try:
+        return EventSet(session.calls)
+    except NvmlError:
+        # WSL2 and some guests have no events; the kernel log and the polled signals remain.
+        return None

@@ -1,0 +1,260 @@
+"""The poll thread: the one writer of snapshots.
+
+It starts each GPU's worker at each interval, waits for them no longer than the deadline, and publishes. Everything else
+that happens (a late result, an event, a command, a device that came) reaches it as a message in one queue, so that
+nothing here needs a lock. Scrapes read ``latest`` and never come near the driver.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from functools import partial
+from queue import Empty, SimpleQueue
+
+from gpufleet.collect.event_watch import XidCounts
+from gpufleet.collect.lanes import Job
+from gpufleet.collect.lifecycle import LONGEST_RETRY_SECONDS, Lifecycle, Opened, Phase
+from gpufleet.collect.options import PollerOptions, QuiesceOutcome, World
+from gpufleet.collect.publish import Publisher
+from gpufleet.collect.quiesce import Quiesce
+from gpufleet.collect.roster import Numbering, Roster
+from gpufleet.collect.rounds import Rounds
+from gpufleet.model.snapshot import Snapshot
+from gpufleet.model.state import GpuState, NvmlState
+from gpufleet.sources.nvml.device import DeviceOptions
+from gpufleet.sources.nvml.events import MIG_CHANGE, XID, DriverEvent
+
+log = logging.getLogger(__name__)
+
+GRACE_SECONDS = 0.1
+"""After so much of a poll, what has come in is published without waiting for the rest."""
+SECOND_SAMPLE_SECONDS = 0.2
+"""After a start the second GPM sample is not waited for a whole interval: there is no activity to show before it."""
+
+
+class Poller:
+    """Polls until stopped. ``latest`` is the newest snapshot; reading it is safe from any thread."""
+
+    def __init__(self, options: PollerOptions, world: World, numbering: Numbering) -> None:
+        self.options = options
+        self._world = world
+        self._clock = world.monotonic
+        self._inbox: SimpleQueue[Job] = SimpleQueue()
+        self._roster = Roster(numbering, self._inbox.put, self._clock, options.interval)
+        self._lifecycle = Lifecycle(world, self._inbox.put, self._event, is_out=self._anything_out)
+        self._rounds = Rounds(world, self._roster, self._inbox.put, options.deadline)
+        self._quiesce = Quiesce(options.quiesce_max, world, self._roster, self._lifecycle)
+        self._publisher = Publisher(options, world, self._roster, self._lifecycle, self._quiesce)
+        self._xids = XidCounts()
+        self._next_at = 0.0
+        self._second_sample = False
+        self._reopen_at = self._reopen_wait = 0.0
+        self._stopping = False
+        self._thread = threading.Thread(target=self._run, name="poll", daemon=True)
+
+    # --- for other threads --------------------------------------------------------------------------------------------
+    @property
+    def latest(self) -> Snapshot:
+        """The newest snapshot."""
+        return self._publisher.latest
+
+    def subscribe(self, callback: Callable[[Snapshot], None]) -> None:
+        """Have ``callback`` called by the poll thread after each publication. Before ``start``."""
+        self._publisher.subscribers.append(callback)
+
+    def start(self) -> None:
+        """Begin to poll."""
+        self._thread.start()
+
+    def stop(self, timeout: float = 5.0) -> bool:
+        """Stop polling and give the driver's handles back; false when a call is out and the process has to be ended.
+
+        Waits at most ``timeout`` seconds.
+        """
+        done = threading.Event()
+        self._inbox.put(partial(self._quiesce.begin, lambda _: done.set(), for_ever=True))
+        released = done.wait(timeout)
+        self._stopping = True
+        self._inbox.put(lambda: None)
+        return released and self._lifecycle.phase is Phase.CLOSED
+
+    def quiesce(self, timeout: float = 10.0) -> QuiesceOutcome:
+        """Release every handle of the driver, or say which call is out. Polls go on in that case."""
+        outcome: list[QuiesceOutcome] = []
+        done = threading.Event()
+
+        def answer(result: QuiesceOutcome) -> None:
+            outcome.append(result)
+            done.set()
+
+        self._inbox.put(partial(self._quiesce.begin, answer))
+        if not done.wait(timeout):
+            return QuiesceOutcome(ok=False, blocked_by=f"the poll thread did not answer in {timeout:g} s")
+        return outcome[0]
+
+    def resume(self) -> None:
+        """Take the driver up again after a quiesce."""
+        self._inbox.put(self._quiesce.resume)
+
+    def devices_changed(self) -> None:
+        """Look for GPUs that came or went: the kernel said so (udev)."""
+        self._inbox.put(self._lifecycle.survey_now)
+
+    # --- the loop -----------------------------------------------------------------------------------------------------
+    def _run(self) -> None:
+        self._next_at = self._clock()
+        while not self._stopping:
+            self._handle_until(lambda: min(self._next_at, self._quiesce.check_at()))
+            now = self._clock()
+            self._quiesce.tick(now)
+            if now < self._next_at:
+                continue
+            # A machine that was asleep or overloaded skips the polls that it missed.
+            self._next_at = max(self._next_at + self.options.interval, now)
+            self._cycle(now)
+            if self._second_sample:
+                self._second_sample = False
+                self._next_at = min(self._next_at, now + SECOND_SAMPLE_SECONDS)
+
+    def _handle_until(self, deadline: Callable[[], float]) -> None:
+        while not self._stopping:
+            wait = deadline() - self._clock()
+            try:
+                message = self._inbox.get(timeout=wait) if wait > 0 else self._inbox.get_nowait()
+            except Empty:
+                return
+            self._handle(message)
+
+    def _handle(self, message: Job) -> None:
+        try:
+            message()
+        except Exception:
+            # The poll thread has to outlive its own mistakes: everything else depends on it.
+            log.exception("a message could not be handled")
+        # Any message may have been the one that was waited for.
+        self._settle()
+        self._try_to_close()
+
+    def _cycle(self, now: float) -> None:
+        try:
+            self._poll(now)
+        except Exception:
+            log.exception("a poll failed")
+
+    def _poll(self, now: float) -> None:
+        self._keep_session(now)
+        opened = self._lifecycle.opened
+        rounds = self._rounds
+        if self._lifecycle.phase is Phase.OPEN and opened is not None:
+            rounds.begin(now, None if self._lifecycle.events is None else opened.event_set)
+        deadline, grace = now + self.options.deadline, now + min(GRACE_SECONDS, self.options.deadline / 2)
+        shown_early = False
+        while rounds.pending and not self._stopping:
+            rounds.check_sampler()
+            wake = min(deadline if shown_early else grace, rounds.next_check())
+            try:
+                message = self._inbox.get(timeout=max(0.0, wake - self._clock()))
+            except Empty:
+                moment = self._clock()
+                if moment >= deadline:
+                    rounds.check_sampler()
+                    rounds.give_up()
+                elif not shown_early and moment >= grace:
+                    shown_early = True
+                    rounds.take_early()
+                    self._publisher.publish(moment - now)
+            else:
+                self._handle(message)
+        self._after_round(now)
+        self._publisher.publish(self._clock() - now)
+
+    def _after_round(self, now: float) -> None:
+        """Draw the conclusions for the session: the library failed, or no GPU is left that answers."""
+        if self._lifecycle.phase is not Phase.OPEN:
+            return
+        failure = self._rounds.failure
+        if failure is not None:
+            self._lifecycle.end(NvmlState.NO_DRIVER, str(failure))
+            self._try_to_close()
+            return
+        devices = [gpu for gpu in self._roster if gpu.device is not None]
+        lost = [gpu for gpu in self._roster if gpu.state in (GpuState.LOST, GpuState.RESET_REQUIRED)]
+        if lost and not devices and not self._roster.openings and now >= self._reopen_at:
+            # A driver that was reloaded answers "lost" for every old handle; a new session shows whether it is that.
+            self._reopen_wait = min(max(self.options.interval, 2 * self._reopen_wait), LONGEST_RETRY_SECONDS)
+            self._reopen_at = now + self._reopen_wait
+            self._lifecycle.end(NvmlState.OK, "no GPU answers: the driver is opened anew")
+            self._try_to_close()
+            return
+        for gpu in lost:
+            if gpu.device is None and now >= gpu.retry_at and not self._roster.is_opening(gpu) and self._opened:
+                self._roster.open_again(gpu, self._opened.session, self._device_options())
+
+    # --- the session --------------------------------------------------------------------------------------------------
+    def _keep_session(self, now: float) -> None:
+        self._lifecycle.tick(now)
+        self._roster.overdue(now, max(self.options.deadline, 1.0))
+        self._settle()
+        self._try_to_close()
+        if self._lifecycle.due(now) and not self._quiesce.active:
+            self._lifecycle.open(now, self._session_opened)
+
+    @property
+    def _opened(self) -> Opened | None:
+        return self._lifecycle.opened
+
+    def _session_opened(self, opened: Opened) -> None:
+        self._roster.open_all(opened.session, opened.count, self._device_options())
+
+    def _device_options(self) -> DeviceOptions:
+        return DeviceOptions(self.options.interval, self.options.each_link, self._lifecycle.versions.driver)
+
+    def _settle(self) -> None:
+        """Take in the devices that were opened, as soon as all of them are there or the rest hangs."""
+        waiting = any(not opening.out for opening in self._roster.openings)
+        if not self._roster.settle(even_if_waiting=not waiting):
+            return
+        if not self._roster.openings:
+            self._roster.absent()
+        # At once, and again when GPM has a window: there is no activity to show before its second sample.
+        self._next_at = self._clock()
+        self._second_sample = any(gpu.device is not None and gpu.device.has_gpm for gpu in self._roster)
+
+    def _anything_out(self) -> bool:
+        return any(gpu.out for gpu in self._roster) or any(opening.out for opening in self._roster.openings)
+
+    def _try_to_close(self) -> None:
+        if self._lifecycle.phase is not Phase.ENDING or not self._lifecycle.events_ended:
+            return
+        if self._rounds.pending or self._roster.calls_out():
+            return
+        driver_is_well = self._lifecycle.state in (NvmlState.OK, NvmlState.NO_GPU)
+        reason = self._lifecycle.reason or "the driver is being opened anew"
+        devices = self._roster.leave(reason, driver_is_well=driver_is_well)
+        self._lifecycle.close(devices, self._session_closed)
+
+    def _session_closed(self) -> None:
+        if self._quiesce.active:
+            self._quiesce.released()
+            self._publisher.publish(0.0)
+        else:
+            self._next_at = self._clock()
+
+    # --- events -------------------------------------------------------------------------------------------------------
+    def _event(self, event: DriverEvent) -> None:
+        """Called by the thread that waits for events."""
+        self._inbox.put(partial(self._take_event, event))
+
+    def _take_event(self, event: DriverEvent) -> None:
+        gpu = self._roster.by_handle.get(event.handle)
+        if gpu is None:
+            return
+        if event.kind == XID:
+            gpu.standing = (self._xids.add(gpu.identity.uuid, event.data),)
+            log.warning(
+                "the driver reports an Xid", extra={"xid": event.data, "gpu": gpu.number, "uuid": gpu.identity.uuid}
+            )
+        elif event.kind == MIG_CHANGE and gpu.device is not None:
+            gpu.device.mig_has_changed()

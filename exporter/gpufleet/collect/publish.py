@@ -1,0 +1,104 @@
+"""Puts a snapshot together from what the poll thread knows, and hands it on."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+
+from gpufleet.collect.lifecycle import Lifecycle
+from gpufleet.collect.options import PollerOptions, World
+from gpufleet.collect.quiesce import Quiesce
+from gpufleet.collect.roster import Roster
+from gpufleet.collect.watched import Watched
+from gpufleet.model.snapshot import NodeIdentity, PollHealth, Snapshot, SourceHealth
+from gpufleet.model.state import GpuState, NvmlState
+from gpufleet.sources.nvml.tally import Tally
+
+log = logging.getLogger(__name__)
+
+
+class Publisher:
+    """Holds the newest snapshot, replaced whole by one assignment."""
+
+    def __init__(
+        self, options: PollerOptions, world: World, roster: Roster, lifecycle: Lifecycle, quiesce: Quiesce
+    ) -> None:
+        self.subscribers: list[Callable[[Snapshot], None]] = []
+        self._options = options
+        self._world = world
+        self._roster = roster
+        self._lifecycle = lifecycle
+        self._quiesce = quiesce
+        self._sequence = 0
+        self.latest = self._make(0.0)
+
+    def publish(self, duration: float) -> None:
+        """Make a snapshot of now; ``duration`` is how long the poll has taken."""
+        self._sequence += 1
+        self.latest = snapshot = self._make(duration)
+        for subscriber in self.subscribers:
+            try:
+                subscriber(snapshot)
+            except Exception:
+                log.exception("a subscriber failed")
+
+    def _make(self, duration: float) -> Snapshot:
+        lifecycle, now = self._lifecycle, self._world.monotonic()
+        gpus = list(self._roster)
+        kernel_gpus = lifecycle.surveyed[1] if lifecycle.surveyed is not None else frozenset()
+        listed = lifecycle.surveyed[0] if lifecycle.surveyed is not None else 0
+        return Snapshot(
+            sequence=self._sequence,
+            at=self._world.wall(),
+            monotonic=now,
+            node=NodeIdentity(
+                node=self._options.node,
+                boot_id=self._options.boot_id,
+                driver_version=lifecycle.versions.driver,
+                nvml_version=lifecycle.versions.nvml,
+                cuda_version=lifecycle.versions.cuda,
+                simulated=lifecycle.simulated,
+            ),
+            nvml_state=self._nvml_state(gpus),
+            gpus=tuple(gpu.snapshot(now) for gpu in gpus),
+            # A GPU that fell off the bus is in neither list any more, but it was seen in this boot.
+            gpus_expected=max(len(kernel_gpus), len(gpus), listed) or None,
+            gpus_visible=sum(gpu.state is GpuState.OK for gpu in gpus),
+            quiesced=self._quiesce.active,
+            poll=health_of(gpus, duration, self._sequence),
+            sources=self._sources(),
+            reason=lifecycle.reason,
+        )
+
+    def _nvml_state(self, gpus: list[Watched]) -> NvmlState:
+        if gpus and all(gpu.state is GpuState.DRIVER_BLOCKED for gpu in gpus):
+            return NvmlState.HUNG
+        return self._lifecycle.state
+
+    def _sources(self) -> tuple[SourceHealth, ...]:
+        lifecycle = self._lifecycle
+        nvml = SourceHealth("nvml", lifecycle.state in (NvmlState.OK, NvmlState.NO_GPU), lifecycle.reason)
+        if lifecycle.opened is None:
+            return (nvml,)
+        events = lifecycle.events
+        if events is None:
+            return (nvml, SourceHealth("nvml_events", up=False, reason="the driver has no events here"))
+        error = events.error
+        return (nvml, SourceHealth("nvml_events", up=error is None, reason=None if error is None else str(error)))
+
+
+def health_of(gpus: Iterable[Watched], duration: float, polls: int) -> PollHealth:
+    """Counts of every device that was opened for these GPUs, past ones included, so that they never go down."""
+    total, gaps = Tally(), 0
+    for gpu in gpus:
+        gaps += gpu.gaps
+        total.add(gpu.past)
+        if gpu.device is not None:
+            total.add(gpu.device.tally)
+    return PollHealth(
+        duration_seconds=duration,
+        nvml_errors=tuple(sorted(total.errors.items())),
+        invalid_readings=tuple(sorted(total.invalid.items())),
+        polls=polls,
+        gaps=gaps,
+    )

@@ -1,0 +1,225 @@
+"""The GPUs of this boot: opened, given their numbers, lost and found again. Used by the poll thread alone.
+
+Each device is opened by a thread of its own, since a GPU that hangs while it is opened must not hold the others.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Protocol
+
+from gpufleet.collect.lanes import Job, Lane
+from gpufleet.collect.watched import Activity, Watched
+from gpufleet.logs import OnChange
+from gpufleet.model.state import GpuState
+from gpufleet.sources.nvml.calls import GPU_IS_LOST, NO_PERMISSION, RESET_REQUIRED, NvmlError, Trace
+from gpufleet.sources.nvml.device import Device, DeviceOptions
+from gpufleet.sources.nvml.session import Session
+
+log = logging.getLogger(__name__)
+
+RETRY_SECONDS = 30.0
+"""Between attempts to open a GPU that is lost: each may cost the driver seconds."""
+_STATES = {GPU_IS_LOST: GpuState.LOST, RESET_REQUIRED: GpuState.RESET_REQUIRED, NO_PERMISSION: GpuState.NO_PERMISSION}
+
+
+class Numbering(Protocol):
+    """Keeps the number of each UUID for the boot (``collect.numbers``)."""
+
+    def assign(self, present: Sequence[tuple[str, int | None]]) -> Mapping[str, int]:
+        """Number of each UUID; ``present`` has pairs of UUID and the driver's index."""
+
+
+@dataclass(slots=True)
+class Opening:
+    """A device that is being opened by a thread of its own."""
+
+    index: int | None
+    """The driver's index, or ``None`` when a known GPU is opened by its UUID."""
+    gpu: Watched | None
+    lane: Lane
+    since: float
+    trace: Trace = field(default_factory=Trace)
+    out: bool = False
+
+
+Opened = Device | NvmlError
+
+
+class Roster:
+    """Every GPU that was seen in this boot, by UUID, and the devices that are being opened."""
+
+    def __init__(
+        self,
+        numbering: Numbering,
+        post: Callable[[Job], None],
+        clock: Callable[[], float],
+        interval: float,
+    ) -> None:
+        self.gpus: dict[str, Watched] = {}
+        self.openings: list[Opening] = []
+        self.by_handle: dict[int, Watched] = {}
+        self._index_of: dict[str, int] = {}
+        self._arrived: list[tuple[Opening, Device]] = []
+        self._numbering = numbering
+        self._post = post
+        self._clock = clock
+        self._interval = interval
+        self._spare: list[Lane] = []
+        self._orphans: list[Device] = []
+        """Devices of lost GPUs: what was allocated for them is freed with the session."""
+        self._said = OnChange(log)
+
+    def __iter__(self) -> Iterator[Watched]:
+        return iter(sorted(self.gpus.values(), key=lambda gpu: gpu.number))
+
+    def open_all(self, session: Session, count: int, options: DeviceOptions) -> None:
+        """Start opening every device of a session."""
+        for index in range(count):
+            opening = Opening(index, None, self._lane(), self._clock())
+            self._start(opening, session, options, partial(session.handle, index))
+
+    def open_again(self, gpu: Watched, session: Session, options: DeviceOptions) -> None:
+        """Start opening one GPU that was lost, by its UUID, in its own lane."""
+        opening = Opening(None, gpu, gpu.lane, self._clock())
+        self._start(opening, session, options, partial(session.handle_of, gpu.identity.uuid))
+
+    def _start(self, opening: Opening, session: Session, options: DeviceOptions, find: Callable[[], object]) -> None:
+        self.openings.append(opening)
+
+        def job() -> None:
+            outcome: Opened
+            try:
+                opening.trace.last = (
+                    "nvmlDeviceGetHandleByIndex_v2" if opening.gpu is None else "nvmlDeviceGetHandleByUUID"
+                )
+                handle = find()
+                outcome = Device(session.calls, handle, options, self._clock(), opening.trace)  # type: ignore[arg-type]
+            except NvmlError as error:
+                outcome = error
+            self._post(partial(self.opened, opening, outcome))
+
+        opening.lane.submit(job)
+
+    def _lane(self) -> Lane:
+        return self._spare.pop() if self._spare else Lane("gpu")
+
+    def opened(self, opening: Opening, outcome: Opened) -> None:
+        """An opening returned. Late ones are as good as others: what was asked is static."""
+        self.openings.remove(opening)
+        if isinstance(outcome, NvmlError):
+            self._refused(opening, outcome)
+        else:
+            self._arrived.append((opening, outcome))
+
+    def _refused(self, opening: Opening, error: NvmlError) -> None:
+        gpu = opening.gpu or self._last_at(opening.index)
+        name = "unknown" if gpu is None else gpu.identity.uuid
+        self._said.failed(
+            f"open {opening.index} {name}", "a GPU can't be opened", str(error), index=opening.index, uuid=name
+        )
+        if gpu is not None:
+            gpu.down(state_of(error), str(error))
+            gpu.retry_at = self._clock() + RETRY_SECONDS
+        if opening.gpu is None:
+            self._spare.append(opening.lane)
+
+    def _last_at(self, index: int | None) -> Watched | None:
+        """The GPU that had this index in the session before, if it has not turned up elsewhere in this one."""
+        for uuid, last in self._index_of.items():
+            if last == index and self.gpus[uuid].device is None:
+                return self.gpus[uuid]
+        return None
+
+    def settle(self, *, even_if_waiting: bool) -> bool:
+        """Adopt what arrived, all at once so that numbers follow the driver's order; true when there was something.
+
+        Waits for openings that are still out unless told not to.
+        """
+        if not self._arrived or (self.openings and not even_if_waiting):
+            return False
+        arrived = sorted(self._arrived, key=lambda pair: -1 if pair[0].index is None else pair[0].index)
+        self._arrived = []
+        numbers = self._numbering.assign([(device.uuid, opening.index) for opening, device in arrived])
+        for opening, device in arrived:
+            self._adopt(opening, device, numbers[device.uuid])
+        return True
+
+    def _adopt(self, opening: Opening, device: Device, number: int) -> None:
+        known = self.gpus.get(device.uuid)
+        if known is None:
+            known = self.gpus[device.uuid] = Watched(number, device.identity, opening.lane, self._interval)
+        elif known.lane is not opening.lane:
+            self._spare.append(known.lane)
+        known.adopt(device, opening.lane)
+        if opening.index is not None:
+            self._index_of[device.uuid] = opening.index
+        if device.handle.value is not None:
+            self.by_handle[device.handle.value] = known
+        self._said.over(f"open {opening.index} {device.uuid}", "the GPU could be opened", uuid=device.uuid)
+
+    def overdue(self, now: float, deadline: float) -> None:
+        """Mark openings that hang, and say so of the GPU where it is known which one it is."""
+        for opening in self.openings:
+            if opening.out or now - opening.since < deadline:
+                continue
+            opening.out = True
+            gpu = opening.gpu or self._last_at(opening.index)
+            reason = f"{opening.trace.last} has not returned while the GPU was opened"
+            log.warning("a GPU hangs", extra={"index": opening.index, "call": opening.trace.last})
+            if gpu is not None:
+                gpu.down(GpuState.HUNG, reason)
+
+    def absent(self) -> None:
+        """After all were opened: who has no device and no reason of its own is gone."""
+        for gpu in self.gpus.values():
+            if gpu.device is None and gpu.state is GpuState.OK:
+                gpu.down(GpuState.GONE, "the driver does not list it any more")
+
+    def leave(self, reason: str, *, driver_is_well: bool) -> list[Device]:
+        """The session ends: give up every device; returns them, to be closed.
+
+        A GPU that was lost keeps saying so while the driver itself is well.
+        """
+        devices, self._orphans = self._orphans, []
+        for gpu in self.gpus.values():
+            if gpu.device is not None:
+                devices.append(gpu.device)
+            if gpu.state is GpuState.OK or not driver_is_well:
+                gpu.down(GpuState.GONE, reason)
+            gpu.forget_device()
+        devices += [device for _, device in self._arrived]
+        self._arrived = []
+        self.by_handle.clear()
+        return devices
+
+    def is_opening(self, gpu: Watched) -> bool:
+        """Whether the GPU is being opened again."""
+        return any(opening.gpu is gpu for opening in self.openings)
+
+    def lost(self, gpu: Watched, error: NvmlError) -> None:
+        """The GPU does not answer any more: it is opened anew, by UUID, after a while."""
+        gpu.down(state_of(error), str(error))
+        if gpu.device is not None:
+            self._orphans.append(gpu.device)
+            gpu.forget_device()
+        gpu.retry_at = self._clock() + RETRY_SECONDS
+
+    def calls_out(self) -> list[str]:
+        """Every call that is in the driver now, with its GPU, for a person."""
+        in_driver = (Activity.READING, Activity.SAMPLING)
+        calls = [
+            f"{gpu.call} on GPU {gpu.number} ({gpu.identity.uuid})"
+            for gpu in self
+            if gpu.out or gpu.claim.activity in in_driver
+        ]
+        calls += [f"{opening.trace.last} on the GPU with index {opening.index}" for opening in self.openings]
+        return calls
+
+
+def state_of(error: NvmlError) -> GpuState:
+    """The state that a device's error stands for; one that is not special means that the GPU does not answer."""
+    return _STATES.get(error.code, GpuState.LOST)

@@ -1,0 +1,175 @@
+"""A node that is polled by whoever asks, on the caller's thread: for a simulated fleet of thousands.
+
+The same devices, plans and sums as the poller's, without its threads and deadlines; so only for a driver that can't
+hang.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+from gpufleet.collect.event_watch import XidCounts
+from gpufleet.collect.lanes import Lane
+from gpufleet.collect.options import PollerOptions
+from gpufleet.collect.publish import health_of
+from gpufleet.collect.roster import state_of
+from gpufleet.collect.watched import Watched
+from gpufleet.model.snapshot import NodeIdentity, Snapshot
+from gpufleet.model.state import GpuState, NvmlState
+from gpufleet.sources.nvml.calls import DEVICE_DOWN, LIBRARY_DOWN, Driver, NvmlError
+from gpufleet.sources.nvml.device import Device, DeviceOptions
+from gpufleet.sources.nvml.events import MIG_CHANGE, XID, DriverEvent, EventSet
+from gpufleet.sources.nvml.session import Session, SessionError
+
+MOST_EVENTS = 256
+"""Taken in one poll: whoever injects them faster than this waits for the next."""
+
+
+class SynchronousNode:
+    """One node and its driver. ``poll`` may be called by several threads; they take turns."""
+
+    def __init__(
+        self,
+        driver: Driver,
+        options: PollerOptions,
+        monotonic: Callable[[], float] = time.monotonic,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        self._driver = driver
+        self._options = options
+        self._monotonic = monotonic
+        self._wall = wall
+        self._lock = threading.Lock()
+        self._session: Session | None = None
+        self._events: EventSet | None = None
+        self._gpus: dict[str, Watched] = {}
+        self._by_handle: dict[int, Watched] = {}
+        self._xids = XidCounts()
+        self._polls = 0
+        self._state = NvmlState.NO_DRIVER
+        self._reason: str | None = None
+
+    def poll(self) -> Snapshot:
+        """Read every GPU now and return what there is to show."""
+        with self._lock:
+            started = self._monotonic()
+            self._polls += 1
+            if self._session is None:
+                self._open()
+            for gpu in list(self._gpus.values()):
+                self._read(gpu)
+            self._take_events()
+            return self._snapshot(started)
+
+    def _open(self) -> None:
+        try:
+            session = Session(self._driver)
+            count = session.count()
+        except SessionError as error:
+            self._state, self._reason = error.state, error.reason
+            return
+        except NvmlError as error:
+            self._state, self._reason = NvmlState.NO_DRIVER, str(error)
+            return
+        self._session = session
+        self._state, self._reason = (NvmlState.OK, None) if count else (NvmlState.NO_GPU, "the driver lists no GPU")
+        try:
+            self._events = EventSet(session.calls)
+        except NvmlError:
+            self._events = None
+        options = DeviceOptions(self._options.interval, self._options.each_link, session.versions.driver)
+        for index in range(count):
+            try:
+                device = Device(session.calls, session.handle(index), options, self._monotonic())
+            except NvmlError:
+                # A GPU that is lost from the start has no name to be shown under; the count tells of it.
+                continue
+            self._adopt(index, device)
+
+    def _adopt(self, index: int, device: Device) -> None:
+        known = self._gpus.get(device.uuid)
+        if known is None:
+            known = self._gpus[device.uuid] = Watched(index, device.identity, Lane("unused"), self._options.interval)
+        known.adopt(device, known.lane)
+        self._by_handle[device.handle.value or 0] = known
+        if self._events is not None:
+            self._events.register(device.handle)
+
+    def _read(self, gpu: Watched) -> None:
+        device = gpu.device
+        if device is None:
+            return
+        now = self._monotonic()
+        try:
+            gpu.take_reading(device.read(now), now, self._wall())
+            if device.samples_gpm:
+                gpu.take_sample(device.sample(now), now)
+        except NvmlError as error:
+            gpu.down(state_of(error), str(error))
+            if error.code in LIBRARY_DOWN:
+                self._close(str(error))
+            elif error.code not in DEVICE_DOWN:
+                gpu.tally_error(error.code)
+
+    def _close(self, reason: str) -> None:
+        self._state, self._reason = NvmlState.NO_DRIVER, reason
+        for gpu in self._gpus.values():
+            if gpu.device is not None:
+                gpu.device.close()
+            gpu.down(GpuState.GONE, reason)
+            gpu.forget_device()
+        self._by_handle.clear()
+        if self._events is not None:
+            self._events.free()
+            self._events = None
+        if self._session is not None:
+            self._session.close()
+            self._session = None
+
+    def _take_events(self) -> None:
+        for _ in range(MOST_EVENTS):
+            if self._events is None:
+                return
+            try:
+                event = self._events.wait(0)
+            except NvmlError:
+                # A lost GPU answers so at once and for ever; its state is shown by its own calls.
+                return
+            if event is None:
+                return
+            self._take_event(event)
+
+    def _take_event(self, event: DriverEvent) -> None:
+        gpu = self._by_handle.get(event.handle)
+        if gpu is None:
+            return
+        if event.kind == XID:
+            gpu.standing = (self._xids.add(gpu.identity.uuid, event.data),)
+        elif event.kind == MIG_CHANGE and gpu.device is not None:
+            gpu.device.mig_has_changed()
+
+    def _snapshot(self, started: float) -> Snapshot:
+        now = self._monotonic()
+        gpus = sorted(self._gpus.values(), key=lambda gpu: gpu.number)
+        versions = None if self._session is None else self._session.versions
+        return Snapshot(
+            sequence=self._polls,
+            at=self._wall(),
+            monotonic=now,
+            node=NodeIdentity(
+                node=self._options.node,
+                boot_id=self._options.boot_id,
+                driver_version=None if versions is None else versions.driver,
+                nvml_version=None if versions is None else versions.nvml,
+                cuda_version=None if versions is None else versions.cuda,
+                simulated=self._driver.simulated,
+            ),
+            nvml_state=self._state,
+            gpus=tuple(gpu.snapshot(now) for gpu in gpus),
+            gpus_expected=len(gpus) or None,
+            gpus_visible=sum(gpu.state is GpuState.OK for gpu in gpus),
+            poll=health_of(gpus, now - started, self._polls),
+            reason=self._reason,
+        )

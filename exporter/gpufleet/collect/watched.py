@@ -1,0 +1,206 @@
+"""One GPU of this boot, as the poll thread sees it: who it is, what is being asked of it, what it answered last.
+
+The poll thread owns every attribute; ``claim`` is the one thing that a worker and the GPM thread also change.
+"""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass, field
+from enum import Enum
+
+from gpufleet.collect.integrals import Integrals, integrable
+from gpufleet.collect.lanes import Lane
+from gpufleet.model.gpu import GpuIdentity, SliceIdentity
+from gpufleet.model.readings import Readings
+from gpufleet.model.snapshot import GpuSnapshot, SliceSnapshot
+from gpufleet.model.state import GpuState
+from gpufleet.sources.nvml.device import Device, DeviceReading, GpmSample
+from gpufleet.sources.nvml.tally import Tally
+
+
+class Activity(Enum):
+    """What is being done for a GPU."""
+
+    IDLE = "idle"
+    READING = "reading"
+    """Its worker is in the driver."""
+    QUEUED = "queued"
+    """Read; waits for the GPM thread."""
+    SAMPLING = "sampling"
+    """The GPM thread is in the driver for it."""
+
+
+class Claim:
+    """Who may call the driver for a GPU: at most one thread, and only for the poll that it was told of."""
+
+    __slots__ = ("_lock", "activity", "generation", "since")
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self.activity = Activity.IDLE
+        self.generation = 0
+        self.since = 0.0
+
+    def begin(self, now: float) -> int:
+        """Start a poll; returns its generation. By the poll thread, when idle."""
+        with self._lock:
+            self.generation += 1
+            self.activity, self.since = Activity.READING, now
+            return self.generation
+
+    def move(self, generation: int, activity: Activity, now: float) -> bool:
+        """Go on to the next activity, unless the poll was withdrawn."""
+        with self._lock:
+            if generation != self.generation:
+                return False
+            self.activity, self.since = activity, now
+            return True
+
+    def withdraw(self) -> bool:
+        """Take a queued GPU back from the GPM thread; false when that has begun with it."""
+        with self._lock:
+            if self.activity is not Activity.QUEUED:
+                return False
+            self.generation += 1
+            self.activity = Activity.IDLE
+            return True
+
+    def end(self) -> None:
+        """Nobody is in the driver for this GPU any more. By the poll thread."""
+        with self._lock:
+            self.activity = Activity.IDLE
+
+
+NO_SAMPLE = GpmSample(None, {})
+MOST_SLICES = 64
+
+
+@dataclass(slots=True, eq=False)
+class Watched:
+    """A GPU that was seen in this boot."""
+
+    number: int
+    identity: GpuIdentity
+    lane: Lane
+    interval: float
+    device: Device | None = None
+    state: GpuState = GpuState.OK
+    reason: str | None = None
+    claim: Claim = field(default_factory=Claim)
+    out: bool = False
+    """A call is overdue; nothing is asked of this GPU until it returns."""
+    out_since: int = 0
+    """Number of the poll in which it became overdue."""
+    retry_at: float = 0.0
+    registered_with: object = None
+    """Event set that has this GPU's events."""
+    fresh: tuple[int, DeviceReading, float] | None = None
+    """Generation, reading and monotonic time, put here by the worker when its part of a poll is done."""
+    reading: DeviceReading | None = None
+    read_at: float | None = None
+    polled_at: float | None = None
+    """Unix time of ``reading``."""
+    sample: GpmSample | None = None
+    sampled_at: float | None = None
+    standing: tuple[Readings, ...] = ()
+    gaps: int = 0
+    past: Tally = field(default_factory=Tally)
+    """Counts of devices that were opened for this GPU before the present one."""
+    _integrals: Integrals = field(default_factory=Integrals)
+    _slice_integrals: dict[str, Integrals] = field(default_factory=dict)
+
+    @property
+    def call(self) -> str:
+        """The driver's function that is being called for this GPU, or was last."""
+        if self.device is None:
+            return ""
+        return self.device.sampling_call() if self.claim.activity is Activity.SAMPLING else self.device.trace.last
+
+    def adopt(self, device: Device, lane: Lane) -> None:
+        """Take a device that was just opened for this GPU."""
+        self.forget_device()
+        self.device, self.lane = device, lane
+        self.identity = device.identity
+        self.state, self.reason = GpuState.OK, None
+
+    def tally_error(self, code: int) -> None:
+        """Count a call that failed for the poll as a whole."""
+        self.past.error(code)
+
+    def forget_device(self) -> None:
+        """Leave the present device: its handle is no longer good."""
+        if self.device is not None:
+            self.past.add(self.device.tally)
+        self.device = None
+        self.registered_with = None
+        self.down(self.state, self.reason)
+
+    def down(self, state: GpuState, reason: str | None) -> None:
+        """From here on nothing is shown of what the driver said: it is not known to be true any more."""
+        self.state, self.reason = state, reason
+        self.reading = self.sample = self.fresh = None
+
+    def take_reading(self, reading: DeviceReading, now: float, unix: float) -> None:
+        """A poll's reading is in: show it and integrate it."""
+        self.state, self.reason = GpuState.OK, None
+        self._integrate(reading, now)
+        self.reading, self.read_at, self.polled_at = reading, now, unix
+
+    def _integrate(self, reading: DeviceReading, now: float) -> None:
+        if self.read_at is None:
+            elapsed = 0.0
+        else:
+            elapsed = now - self.read_at
+            if not integrable(elapsed, self.interval):
+                self.gaps += 1
+                elapsed = 0.0
+        self._integrals.add(reading.parts, elapsed)
+
+    def take_sample(self, sample: GpmSample, now: float) -> None:
+        """The GPM thread's part of a poll is in: show it and integrate it."""
+        self.sample, self.sampled_at = sample, now
+        if sample.own is not None:
+            self._add(self._integrals, *sample.own)
+        for uuid, window in sample.slices.items():
+            self._add(self._slice_integrals.setdefault(uuid, Integrals()), *window)
+        if len(self._slice_integrals) > MOST_SLICES:
+            # A GPU that is cut anew again and again: slices of the past are not worth their memory.
+            self._slice_integrals = {uuid: self._slice_integrals[uuid] for uuid in sample.slices}
+
+    def _add(self, integrals: Integrals, readings: Readings, seconds: float) -> None:
+        integrals.add((readings,), seconds if integrable(seconds, self.interval) else 0.0)
+
+    def snapshot(self, now: float) -> GpuSnapshot:
+        """What is shown of this GPU at ``now``."""
+        reading, device = self.reading, self.device
+        if reading is None or device is None or self.state is not GpuState.OK:
+            return GpuSnapshot(
+                number=self.number,
+                identity=self.identity,
+                state=self.state,
+                polled_at=self.polled_at,
+                standing=self.standing,
+                reason=self.reason,
+            )
+        # Good for two intervals, like any tier's value: the GPM thread may be late by one.
+        late = self.sampled_at is None or now - self.sampled_at > 2 * self.interval
+        sample = NO_SAMPLE if self.sample is None or late else self.sample
+        own = () if sample.own is None else (sample.own[0],)
+        return GpuSnapshot(
+            number=self.number,
+            identity=self.identity,
+            state=self.state,
+            polled_at=self.polled_at,
+            parts=(*reading.parts, *own, self._integrals.readings()),
+            standing=self.standing,
+            slices=tuple(self._slice(identity, parts, sample) for identity, parts in reading.slices),
+            utilization_basis=device.utilization_basis,
+        )
+
+    def _slice(self, identity: SliceIdentity, parts: tuple[Readings, ...], sample: GpmSample) -> SliceSnapshot:
+        window = sample.slices.get(identity.mig_uuid)
+        integrals = self._slice_integrals.get(identity.mig_uuid)
+        own = () if window is None else (window[0],)
+        sums = () if integrals is None else (integrals.readings(),)
+        return SliceSnapshot(identity, (*parts, *own, *sums))
