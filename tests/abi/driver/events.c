@@ -54,7 +54,7 @@ nvmlReturn_t nvmlEventSetCreate(nvmlEventSet_t *set) {
 }
 
 nvmlReturn_t nvmlEventSetFree(nvmlEventSet_t set) {
-    CALL_SYSTEM(nvmlEventSetFree, set);
+    CALL_SYSTEM(nvmlEventSetFree, set ? NO_BUFFER : NULL);
     pthread_mutex_lock(&sets_lock);
     struct event_set *found = find_set(set);
     if (found) {
@@ -74,7 +74,7 @@ nvmlReturn_t nvmlDeviceGetSupportedEventTypes(nvmlDevice_t device, unsigned long
 }
 
 nvmlReturn_t nvmlDeviceRegisterEvents(nvmlDevice_t device, unsigned long long eventTypes, nvmlEventSet_t set) {
-    CALL_GPU(nvmlDeviceRegisterEvents, device, set);
+    CALL_GPU(nvmlDeviceRegisterEvents, device, set ? NO_BUFFER : NULL);
     if (eventTypes & ~call.gpu->events_supported || !eventTypes) {
         RETURN(NVML_ERROR_NOT_SUPPORTED); /* and nothing is registered */
     }

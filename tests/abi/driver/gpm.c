@@ -70,7 +70,7 @@ nvmlReturn_t nvmlGpmSampleAlloc(nvmlGpmSample_t *gpmSample) {
 }
 
 nvmlReturn_t nvmlGpmSampleFree(nvmlGpmSample_t gpmSample) {
-    CALL_SYSTEM(nvmlGpmSampleFree, gpmSample);
+    CALL_SYSTEM(nvmlGpmSampleFree, gpmSample ? NO_BUFFER : NULL);
     pthread_mutex_lock(&samples_lock);
     struct sample *sample = find_sample(gpmSample);
     if (sample && __atomic_load_n(&sample->busy, __ATOMIC_SEQ_CST)) {
@@ -120,7 +120,7 @@ static nvmlReturn_t fill(const struct call *call, struct sample *sample, unsigne
 nvmlReturn_t nvmlGpmSampleGet(nvmlDevice_t device, nvmlGpmSample_t gpmSample) {
     struct sample *sample = hold(gpmSample);
     struct call call;
-    if (enter_handle(&call, FN_nvmlGpmSampleGet, device, gpmSample, true)) {
+    if (enter_handle(&call, FN_nvmlGpmSampleGet, device, gpmSample ? NO_BUFFER : NULL, true)) {
         let_go(sample);
         RETURN(call.code);
     }
@@ -132,7 +132,7 @@ nvmlReturn_t nvmlGpmSampleGet(nvmlDevice_t device, nvmlGpmSample_t gpmSample) {
 nvmlReturn_t nvmlGpmMigSampleGet(nvmlDevice_t device, unsigned int gpuInstanceId, nvmlGpmSample_t gpmSample) {
     struct sample *sample = hold(gpmSample);
     struct call call;
-    if (enter_handle(&call, FN_nvmlGpmMigSampleGet, device, gpmSample, false)) {
+    if (enter_handle(&call, FN_nvmlGpmMigSampleGet, device, gpmSample ? NO_BUFFER : NULL, false)) {
         let_go(sample);
         RETURN(call.code);
     }
@@ -163,7 +163,9 @@ static void compute(const struct sample *sample, bool too_close, nvmlGpmMetric_t
 
 nvmlReturn_t nvmlGpmMetricsGet(nvmlGpmMetricsGet_t *metricsGet) {
     struct sample *older = metricsGet ? hold(metricsGet->sample1) : NULL;
-    struct sample *newer = metricsGet ? hold(metricsGet->sample2) : NULL;
+    struct sample *newer = older && metricsGet->sample1 == metricsGet->sample2 ? older
+                           : metricsGet                                       ? hold(metricsGet->sample2)
+                                                                              : NULL;
     /* Pure computation, but a test may want it to hang for one GPU. */
     struct call call;
     unsigned int column = newer && newer->filled ? newer->column : SYSTEM;
@@ -188,6 +190,8 @@ nvmlReturn_t nvmlGpmMetricsGet(nvmlGpmMetricsGet_t *metricsGet) {
         }
     }
     let_go(older);
-    let_go(newer);
+    if (newer != older) {
+        let_go(newer);
+    }
     RETURN(code);
 }

@@ -237,7 +237,7 @@ static void pass_time(uint32_t us) {
 }
 
 static void begin(struct call *call, enum function function, unsigned int column, const void *out) {
-    *call = (struct call){.function = function, .column = column, .buffer = out, .in_gpm = is_gpm(function)};
+    *call = (struct call){.function = function, .column = column, .buffer = out == NO_BUFFER ? NULL : out, .in_gpm = is_gpm(function)};
     if (column < MAX_GPUS) {
         call->gpu = &control->gpus[column];
     }
@@ -250,8 +250,8 @@ static void begin(struct call *call, enum function function, unsigned int column
         if (column < MAX_GPUS && __atomic_load_n(&control->stuck[column], __ATOMIC_SEQ_CST) > 0) {
             count(&control->misuse.call_while_stuck[column]);
         }
-        for (int i = 0; out && i < STUCK_BUFFERS; i++) {
-            if (atomic_load(&stuck_buffers[i]) == out) {
+        for (int i = 0; call->buffer && i < STUCK_BUFFERS; i++) {
+            if (atomic_load(&stuck_buffers[i]) == call->buffer) {
                 count(&control->misuse.buffer_in_use);
             }
         }
@@ -433,17 +433,17 @@ static nvmlReturn_t initialize(unsigned int flags) {
 }
 
 nvmlReturn_t nvmlInitWithFlags(unsigned int flags) {
-    CALL_SYSTEM(nvmlInitWithFlags, control);
+    CALL_SYSTEM(nvmlInitWithFlags, NO_BUFFER);
     RETURN(initialize(flags));
 }
 
 nvmlReturn_t nvmlInit_v2(void) {
-    CALL_SYSTEM(nvmlInit_v2, control);
+    CALL_SYSTEM(nvmlInit_v2, NO_BUFFER);
     RETURN(initialize(0));
 }
 
 nvmlReturn_t nvmlShutdown(void) {
-    CALL_SYSTEM(nvmlShutdown, control);
+    CALL_SYSTEM(nvmlShutdown, NO_BUFFER);
     pthread_mutex_lock(&state_lock);
     nvmlReturn_t code = NVML_SUCCESS;
     if (!references) {

@@ -34,7 +34,11 @@ struct call {
     bool in_gpm;
 };
 
-/* Each returns true when the call ends here, with call->code. leave() must be called in either case. */
+/*
+ * Each returns true when the call ends here, with call->code. leave() must be called in either case. out is what the
+ * caller must not leave null: a buffer that is written to, or NO_BUFFER.
+ */
+#define NO_BUFFER control
 bool enter_system(struct call *call, enum function function, const void *out);
 bool enter_gpu(struct call *call, enum function function, unsigned int column, const void *out);
 bool enter_handle(struct call *call, enum function function, nvmlDevice_t device, const void *out, bool mig_allowed);
