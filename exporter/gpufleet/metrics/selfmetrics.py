@@ -125,7 +125,7 @@ class _Collected:
 
 def _text_of(families: list[Metric], *, openmetrics: bool) -> bytes:
     if openmetrics:
-        text: bytes = generate_openmetrics(_Collected(families))  # type: ignore[no-untyped-call]
+        text: bytes = generate_openmetrics(_Collected(families))
         return text.removesuffix(_OPENMETRICS_END)
     return generate_latest(_Collected(families))
 
