@@ -248,6 +248,8 @@ class Control(ctypes.Structure):
         ("sram_version", c_uint32),
         ("temperature_version", c_uint32),
         ("margin_version", c_uint32),
+        ("scribble_versions", c_uint32),
+        ("reserved", c_uint32),
         ("driver_version", c_char * 80),
         ("nvml_version", c_char * 80),
         ("moving_since_ns", c_uint64),

@@ -343,7 +343,7 @@ def _nvlink4(links: range) -> Iterator[Field]:
 
 def _nvlink5(links: range) -> Iterator[Field]:
     for scope, factor in (*((link, 1) for link in links), (ALL, len(links))):
-        for field_id, count in ((201, 4_000_000), (202, 8_000_000), (203, 1 << 34), (204, 1 << 35)):
+        for field_id, count in ((201, 4_000_000), (202, 1 << 34), (203, 8_000_000), (204, 1 << 35)):
             yield Field(field_id, count * factor, U64, scope, rate=10_000_000 * factor, flags=NOT_ON_MIG)
     for link in links:
         for field_id in (*range(206, 216), 219, 221):

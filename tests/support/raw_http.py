@@ -23,7 +23,7 @@ class Answer:
     body: bytes
 
 
-class Closed(Exception):  # noqa: N818 - an outcome, not an error
+class Closed(Exception):
     """The server ended the connection; ``rest`` is what came before."""
 
     def __init__(self, rest: bytes) -> None:

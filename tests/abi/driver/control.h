@@ -222,6 +222,8 @@ struct control {
     uint32_t sram_version; /* struct versions that this driver takes */
     uint32_t temperature_version;
     uint32_t margin_version;
+    uint32_t scribble_versions; /* a version word is gone after the call, as a driver is free to do */
+    uint32_t reserved;
     char driver_version[80];
     char nvml_version[80];
     uint64_t moving_since_ns; /* CLOCK_MONOTONIC; 0: readings stand still */

@@ -1,6 +1,18 @@
 /* Readings that have no field id. */
 #include "state.h"
 
+/* Whether a struct's version word is one that this driver takes. */
+static bool takes(unsigned int *version, uint32_t wanted) {
+    if (*version != wanted) {
+        count(&control->misuse.wrong_version);
+        return false;
+    }
+    if (control->scribble_versions) {
+        *version = 0;
+    }
+    return true;
+}
+
 static uint32_t moved(uint32_t value, double amplitude, uint32_t limit) {
     if (value == ABSENT32 || !control->moving_since_ns) {
         return value;
@@ -11,8 +23,7 @@ static uint32_t moved(uint32_t value, double amplitude, uint32_t limit) {
 
 nvmlReturn_t nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t device, nvmlMemory_v2_t *memory) {
     CALL_ENTITY(nvmlDeviceGetMemoryInfo_v2, device, memory);
-    if (memory->version != nvmlMemory_v2) {
-        count(&control->misuse.wrong_version);
+    if (!takes(&memory->version, nvmlMemory_v2)) {
         RETURN(NVML_ERROR_ARGUMENT_VERSION_MISMATCH);
     }
     if (call.mig) {
@@ -131,8 +142,7 @@ static int temperature(const struct gpu *gpu) { return gpu->temperature + (int)w
 
 nvmlReturn_t nvmlDeviceGetTemperatureV(nvmlDevice_t device, nvmlTemperature_t *reading) {
     CALL_GPU(nvmlDeviceGetTemperatureV, device, reading);
-    if (reading->version != control->temperature_version) {
-        count(&control->misuse.wrong_version);
+    if (!takes(&reading->version, control->temperature_version)) {
         RETURN(NVML_ERROR_ARGUMENT_VERSION_MISMATCH);
     }
     if (reading->sensorType != NVML_TEMPERATURE_GPU) {
@@ -153,8 +163,7 @@ nvmlReturn_t nvmlDeviceGetTemperature(nvmlDevice_t device, nvmlTemperatureSensor
 
 nvmlReturn_t nvmlDeviceGetMarginTemperature(nvmlDevice_t device, nvmlMarginTemperature_t *margin) {
     CALL_GPU(nvmlDeviceGetMarginTemperature, device, margin);
-    if (margin->version != control->margin_version) {
-        count(&control->misuse.wrong_version);
+    if (!takes(&margin->version, control->margin_version)) {
         RETURN(NVML_ERROR_ARGUMENT_VERSION_MISMATCH);
     }
     if (call.gpu->margin == INT32_MIN) {
@@ -187,8 +196,7 @@ nvmlReturn_t nvmlDeviceGetFanSpeed(nvmlDevice_t device, unsigned int *speed) {
 
 nvmlReturn_t nvmlDeviceGetFanSpeedRPM(nvmlDevice_t device, nvmlFanSpeedInfo_t *fanSpeed) {
     CALL_GPU(nvmlDeviceGetFanSpeedRPM, device, fanSpeed);
-    if (fanSpeed->version != nvmlFanSpeedInfo_v1) {
-        count(&control->misuse.wrong_version);
+    if (!takes(&fanSpeed->version, nvmlFanSpeedInfo_v1)) {
         RETURN(NVML_ERROR_ARGUMENT_VERSION_MISMATCH);
     }
     if (fanSpeed->fan >= call.gpu->fan_count) {
@@ -222,8 +230,7 @@ nvmlReturn_t nvmlDeviceGetMemoryErrorCounter(nvmlDevice_t device, nvmlMemoryErro
 
 nvmlReturn_t nvmlDeviceGetSramEccErrorStatus(nvmlDevice_t device, nvmlEccSramErrorStatus_t *status) {
     CALL_GPU(nvmlDeviceGetSramEccErrorStatus, device, status);
-    if (status->version != control->sram_version) {
-        count(&control->misuse.wrong_version);
+    if (!takes(&status->version, control->sram_version)) {
         RETURN(NVML_ERROR_ARGUMENT_VERSION_MISMATCH);
     }
     if (call.gpu->sram[0] == ABSENT64 || call.gpu->ecc_current != 1) {
@@ -289,8 +296,8 @@ nvmlReturn_t nvmlDeviceGetGpuFabricInfoV(nvmlDevice_t device, nvmlGpuFabricInfoV
     if (!newest) {
         RETURN(NVML_ERROR_NOT_SUPPORTED);
     }
-    if (!(asked == nvmlGpuFabricInfo_v2 && newest >= 2) && !(asked == nvmlGpuFabricInfo_v3 && newest >= 3)) {
-        count(&control->misuse.wrong_version);
+    bool known = (asked == nvmlGpuFabricInfo_v2 && newest >= 2) || (asked == nvmlGpuFabricInfo_v3 && newest >= 3);
+    if (!takes(&gpuFabricInfo->version, known ? asked : 0)) {
         RETURN(NVML_ERROR_ARGUMENT_VERSION_MISMATCH);
     }
     /* Version 2 is four bytes shorter: nothing is written behind it. */

@@ -91,7 +91,11 @@ class Device:
     def _make_plan(self) -> Plan:
         calls, handle, tally = self._calls, self.handle, self.tally
         items: list[Item] = []
-        fast = probe(calls, handle, Tier.FAST, fast_fields(self._options.driver_version), tally)
+        links = self._links()
+        # Where each link is shown by itself there is no total beside them: a sum over the family would count twice.
+        by_link = {key.name for item in links for key in item.keys}
+        fields = [field for field in fast_fields(self._options.driver_version) if field.key.name not in by_link]
+        fast = probe(calls, handle, Tier.FAST, fields, tally)
         if fast is not None:
             items.append(fast)
         slow = probe(calls, handle, Tier.SLOW, SLOW_FIELDS, tally)
@@ -100,7 +104,7 @@ class Device:
         items += prepare(calls, handle, FAST_QUERIES, tally)
         items += prepare(calls, handle, [self._clock_events()], tally)
         items += prepare(calls, handle, MEDIUM_QUERIES, tally)
-        items += self._links()
+        items += links
         items += prepare(calls, handle, SLOW_QUERIES, tally)
         fans = min(read_number(calls, "nvmlDeviceGetNumFans", handle) or 0, MOST_FANS)
         items += prepare(calls, handle, [fan(number) for number in range(fans)], tally)
