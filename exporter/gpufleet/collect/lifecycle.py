@@ -157,7 +157,10 @@ class Lifecycle:
         if self.phase is not Phase.OPEN:
             return
         self.phase = Phase.ENDING
-        self._set(state, reason)
+        if self._let_go:
+            self.reason = reason
+        else:
+            self._set(state, reason)
         self._next_open = self._world.monotonic() + retry_after
         if self.events is not None:
             self.events.end()

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from gpufleet.sources.nvml.calls import Driver
+from gpufleet.sources.nvml.plan import Pace
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,11 +17,20 @@ class PollerOptions:
     node: str
     interval: float = 1.0
     """Seconds between polls."""
+    medium_seconds: float = 10.0
+    """Between two readings of what changes slowly: links, codec engines, the graphics and video clocks."""
+    slow_seconds: float = 60.0
+    """Between two readings of what hardly changes."""
     deadline: float = 1.0
     """Seconds after which a GPU that has not answered is taken to hang."""
     each_link: bool = False
     quiesce_max: float = 900.0
     boot_id: str | None = None
+
+    @property
+    def pace(self) -> Pace:
+        """How often each tier is read."""
+        return Pace(self.interval, self.medium_seconds, self.slow_seconds)
 
 
 @dataclass(frozen=True, slots=True)

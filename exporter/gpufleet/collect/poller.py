@@ -28,7 +28,7 @@ from gpufleet.sources.nvml.events import MIG_CHANGE, XID, DriverEvent
 
 log = logging.getLogger(__name__)
 
-GRACE_SECONDS = 0.1
+GRACE_SECONDS = 0.05
 """After so much of a poll, what has come in is published without waiting for the rest."""
 SECOND_SAMPLE_SECONDS = 0.2
 """After a start the second GPM sample is not waited for a whole interval: there is no activity to show before it."""
@@ -96,7 +96,11 @@ class Poller:
 
     def resume(self) -> None:
         """Take the driver up again after a quiesce."""
-        self._inbox.put(self._quiesce.resume)
+        self._inbox.put(self._resume)
+
+    def _resume(self) -> None:
+        self._quiesce.resume()
+        self._next_at = self._clock()
 
     def devices_changed(self) -> None:
         """Look for GPUs that came or went: the kernel said so (udev)."""
@@ -209,7 +213,7 @@ class Poller:
         self._roster.open_all(opened.session, opened.count, self._device_options())
 
     def _device_options(self) -> DeviceOptions:
-        return DeviceOptions(self.options.interval, self.options.each_link, self._lifecycle.versions.driver)
+        return DeviceOptions(self.options.pace, self.options.each_link, self._lifecycle.versions.driver)
 
     def _settle(self) -> None:
         """Take in the devices that were opened, as soon as all of them are there or the rest hangs."""

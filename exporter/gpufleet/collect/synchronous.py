@@ -79,7 +79,7 @@ class SynchronousNode:
             self._events = EventSet(session.calls)
         except NvmlError:
             self._events = None
-        options = DeviceOptions(self._options.interval, self._options.each_link, session.versions.driver)
+        options = DeviceOptions(self._options.pace, self._options.each_link, session.versions.driver)
         for index in range(count):
             try:
                 device = Device(session.calls, session.handle(index), options, self._monotonic())

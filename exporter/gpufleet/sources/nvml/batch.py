@@ -150,4 +150,8 @@ def probe(
     if not kept:
         return None
     fields = tuple(kept.values())
-    return FieldBatch(tier, fields, FieldRequest(calls, handle, [(field.id, field.scope) for field in fields]))
+    batch = FieldBatch(tier, fields, FieldRequest(calls, handle, [(field.id, field.scope) for field in fields]))
+    code = batch.run(tally)
+    if code in DEVICE_DOWN or code in LIBRARY_DOWN:
+        raise NvmlError(request.function, code)
+    return batch

@@ -18,7 +18,7 @@ from gpufleet.sources.nvml.gpm import DEVICE_METRICS, GRAPHICS, GpmReader, suppo
 from gpufleet.sources.nvml.identity import read_identity, read_mask, read_number, read_static, read_uuid
 from gpufleet.sources.nvml.links import LinkBatch, count_links
 from gpufleet.sources.nvml.mig import WATCH_CALLS, SliceReader, SliceWatch, discover, mig_mode, multiprocessors
-from gpufleet.sources.nvml.plan import GPM_CALLS, Plan, ProcessCount, prepare, refused
+from gpufleet.sources.nvml.plan import GPM_CALLS, Pace, Plan, ProcessCount, prepare, refused
 from gpufleet.sources.nvml.queries import (
     FAST_QUERIES,
     MEDIUM_QUERIES,
@@ -37,8 +37,7 @@ MOST_FANS = 8
 class DeviceOptions:
     """What the operator chose that changes what is asked of a device."""
 
-    interval: float
-    """Seconds between polls."""
+    pace: Pace
     each_link: bool = False
     driver_version: str | None = None
 
@@ -117,7 +116,7 @@ class Device:
             if totals is not None:
                 items.append(totals)
         extra = (GPM_CALLS if self.has_gpm else 0) + WATCH_CALLS
-        return Plan(items, self._options.interval, tally, self.trace, extra)
+        return Plan(items, self._options.pace, tally, self.trace, extra)
 
     def _clock_events(self) -> Query:
         supported = read_mask(self._calls, "nvmlDeviceGetSupportedClocksEventReasons", self.handle)

@@ -10,6 +10,7 @@ import ctypes
 import math
 import struct
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 from gpufleet.model.readings import Key, Number, Readings
 from gpufleet.sources.nvml.calls import (
@@ -28,7 +29,15 @@ from gpufleet.sources.nvml.tally import Item, Tally, Tier
 
 MOST_CALLS = 20
 GPM_CALLS = 2
-PERIOD_SECONDS = {Tier.FAST: 0.0, Tier.MEDIUM: 10.0, Tier.SLOW: 60.0}
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """Seconds from one turn of each tier to its next."""
+
+    interval: float
+    medium: float = 10.0
+    slow: float = 60.0
 
 
 class Abandoned(Exception):
@@ -140,9 +149,7 @@ def refused(function: str, code: int) -> bool:
 class Plan:
     """Runs what is due and puts the values together."""
 
-    def __init__(
-        self, items: Sequence[Item], interval: float, tally: Tally, trace: Trace, extra_calls: int = 0
-    ) -> None:
+    def __init__(self, items: Sequence[Item], pace: Pace, tally: Tally, trace: Trace, extra_calls: int = 0) -> None:
         self.tally = tally
         self._trace = trace
         self.abandoned = False
@@ -150,8 +157,8 @@ class Plan:
         self._fast = [item for item in items if item.tier is Tier.FAST]
         self._rest = [item for item in items if item.tier is not Tier.FAST]
         self._budget = max(1, MOST_CALLS - len(self._fast) - extra_calls)
-        turn = interval * math.ceil(len(self._rest) / self._budget)
-        self._period = {tier: max(period, interval, turn) for tier, period in PERIOD_SECONDS.items()}
+        turn = pace.interval * math.ceil(len(self._rest) / self._budget)
+        self._period = {Tier.MEDIUM: max(pace.medium, turn), Tier.SLOW: max(pace.slow, turn)}
         self._due: dict[Item, float] = {}
         self._good_until: dict[Item, float] = {}
         self._mask: tuple[bool, ...] = ()
