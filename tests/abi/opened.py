@@ -7,6 +7,7 @@ from contextlib import contextmanager
 
 from gpufleet.model.readings import Key, Number, Readings
 from gpufleet.sources.nvml.device import Device, DeviceOptions, DeviceReading
+from gpufleet.sources.nvml.plan import Pace
 from gpufleet.sources.nvml.session import Session, open_library
 from tests.support.fake_nvml import FakeNvml
 
@@ -39,13 +40,20 @@ class Watched:
     def __init__(self, opened: Session, index: int = 0, *, each_link: bool = False, interval: float = 1.0) -> None:
         self.now = 1000.0
         self.interval = interval
-        options = DeviceOptions(interval, each_link, opened.versions.driver)
+        options = DeviceOptions(Pace(interval), each_link, opened.versions.driver)
         self.device = Device(opened.calls, opened.handle(index), options, self.now)
 
     def poll(self) -> DeviceReading:
         """One poll of the device's worker."""
         self.now += self.interval
         return self.device.read(self.now)
+
+    def after(self, seconds: float) -> Values:
+        """What the last poll reports when time has gone by and every tier had its turns."""
+        end = self.now + seconds
+        while self.now + self.interval < end:
+            self.poll()
+        return self.values()
 
     def values(self) -> Values:
         """What one poll reports of the whole GPU."""

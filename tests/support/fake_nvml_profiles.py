@@ -25,7 +25,7 @@ F64, U32, ULONG, U64, I64, I32, U16 = range(7)
 
 NOT_SUPPORTED = 3
 
-UNTOUCHED, ZEROED, DIRTY_HIGH, NOT_ON_MIG, NO_TIMESTAMP = 1, 2, 4, 8, 16
+UNTOUCHED, ZEROED, DIRTY_HIGH, NOT_ON_MIG, SINGLE_CALL = 1, 2, 4, 8, 16
 
 ALL = 0xFFFFFFFF
 """The scope that stands for the sum over all links."""

@@ -28,7 +28,7 @@ def issue(ca: trustme.CA, folder: Path, name: str, *identities: str) -> None:
 
 
 def write_pems(folder: Path) -> Pems:
-    """Write ca.crt, server.{crt,key}, client.{crt,key}, other.{crt,key}, encrypted.key and broken.crt into folder."""
+    """Write ca.crt, server.{crt,key}, client.{crt,key}, other.{crt,key}, encrypted.key, broken.{crt,key} into folder."""
     ca = trustme.CA(key_type=trustme.KeyType.ECDSA)
     ca.cert_pem.write_to_path(folder / "ca.crt")
     issue(ca, folder, "server", "localhost", "127.0.0.1", "::1")
@@ -42,5 +42,6 @@ def write_pems(folder: Path) -> Pems:
             serialization.BestAvailableEncryption(b"swordfish"),
         )
     )
-    (folder / "broken.crt").write_text("-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n")
+    for suffix, label in (("crt", "CERTIFICATE"), ("key", "PRIVATE KEY")):
+        (folder / f"broken.{suffix}").write_text(f"-----BEGIN {label}-----\nAAAA\n-----END {label}-----\n")
     return Pems(folder, ca)

@@ -43,7 +43,7 @@ enum field_flag {
     FIELD_ZEROED = 2,      /* the driver writes zeros, timestamp and return code included */
     FIELD_DIRTY_HIGH = 4,  /* the upper half of the union is not cleared */
     FIELD_NOT_ON_MIG = 8,  /* NOT_SUPPORTED while MIG is enabled */
-    FIELD_NO_TIMESTAMP = 16,
+    FIELD_SINGLE_CALL = 16, /* the field id is not known to this driver, the single call of that reading is */
 };
 
 /* One entry of a GPU's field table, found by (field id, scope). */

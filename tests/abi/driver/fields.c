@@ -40,7 +40,7 @@ uint64_t field_value(const struct field_cell *cell) {
 
 static void answer(const struct call *call, nvmlFieldValue_t *entry, long long now) {
     const struct field_cell *cell = find_field(call->gpu, entry->fieldId, entry->scopeId);
-    if (!cell || call->mig || (cell->flags & FIELD_NOT_ON_MIG && mig_enabled(call->gpu))) {
+    if (!cell || call->mig || cell->flags & FIELD_SINGLE_CALL || (cell->flags & FIELD_NOT_ON_MIG && mig_enabled(call->gpu))) {
         entry->timestamp = now;
         entry->nvmlReturn = NVML_ERROR_NOT_SUPPORTED;
         return;
@@ -55,7 +55,7 @@ static void answer(const struct call *call, nvmlFieldValue_t *entry, long long n
         entry->value.ullVal = 0;
         return;
     }
-    entry->timestamp = cell->flags & FIELD_NO_TIMESTAMP ? 0 : now;
+    entry->timestamp = now;
     entry->latencyUsec = control->model_latency ? control->latency_per_field_us : 1;
     entry->nvmlReturn = (nvmlReturn_t)cell->code;
     if (cell->code) {
