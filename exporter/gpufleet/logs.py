@@ -155,6 +155,11 @@ def setup(level: str, fmt: str, stream: TextIO) -> None:
     logging.raiseExceptions = False
 
 
+def _safe_names(fields: dict[str, object]) -> dict[str, object]:
+    # A KeyError in the middle of reporting an error would be the worse error.
+    return {f"{name}_" if name in _RECORD_ATTRIBUTES else name: value for name, value in fields.items()}
+
+
 class OnChange:
     """Log a repeated failure once, again only when its text changes, and one line when it is over.
 
@@ -190,7 +195,7 @@ class OnChange:
             self._failing.move_to_end(key)
             if len(self._failing) > self._remembered:
                 self._failing.popitem(last=False)
-        self._logger.log(level, message, extra={"err": error, **fields}, exc_info=exc_info)
+        self._logger.log(level, message, extra={"err": error, **_safe_names(fields)}, exc_info=exc_info)
         return True
 
     def over(self, key: str, message: str, **fields: object) -> bool:
@@ -200,7 +205,7 @@ class OnChange:
         with self._lock:
             if self._failing.pop(key, None) is None:
                 return False
-        self._logger.info(message, extra=fields)
+        self._logger.info(message, extra=_safe_names(fields))
         return True
 
     def forget(self, key: str) -> None:

@@ -28,7 +28,7 @@ def issue(ca: trustme.CA, folder: Path, name: str, *identities: str) -> None:
 
 
 def write_pems(folder: Path) -> Pems:
-    """Write ca.crt, server.{crt,key}, client.{crt,key}, other.{crt,key}, encrypted.key, broken.{crt,key} into folder."""
+    """Write into folder ca.crt; {server,client,other,broken}.{crt,key}; encrypted.key. Another CA issued other.crt."""
     ca = trustme.CA(key_type=trustme.KeyType.ECDSA)
     ca.cert_pem.write_to_path(folder / "ca.crt")
     issue(ca, folder, "server", "localhost", "127.0.0.1", "::1")

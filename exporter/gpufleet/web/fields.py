@@ -91,7 +91,8 @@ def section(entries: Iterable[Entry], above: tuple[str, ...], known: Collection[
         key, *below = entry.path[len(above) :]
         if known is not None and key not in known:
             where = f"{name} has" if name else "there are"
-            raise FieldError(entry.line, f"{field.path}: is no key of this file; {where} {', '.join(sorted(known))}")
+            path = ".".join((*above, key))
+            raise FieldError(entry.line, f"{path}: is no key of this file; {where} {', '.join(sorted(known))}")
         if not below:
             fields[key] = field
     return fields

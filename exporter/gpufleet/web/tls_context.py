@@ -78,10 +78,10 @@ def _comparable(kind: str, name: str) -> str:
 
 def _load_pair(context: ssl.SSLContext, cert: Pem, private_key: Pem) -> None:
     cert_data, key_data = _read(cert), _read(private_key)
-    if b"-----BEGIN CERTIFICATE-----" not in cert_data:
-        raise WebConfigError(f"{_where(cert)}: holds no certificate; it must begin with -----BEGIN CERTIFICATE-----")
+    # load_cert_chain does not say which of the two it cannot read; a context of no other use does.
+    _load_certificates(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), cert, cert_data)
     if b"PRIVATE KEY-----" not in key_data:
-        raise WebConfigError(f"{_where(private_key)}: holds no private key in PEM form")
+        raise WebConfigError(f"{_where(private_key)}: holds no private key; it must be in PEM form")
 
     def password() -> str:
         # Without this OpenSSL asks on the terminal, and a service waits for ever.
@@ -98,22 +98,28 @@ def _load_pair(context: ssl.SSLContext, cert: Pem, private_key: Pem) -> None:
     except ssl.SSLError as error:
         if error.reason in {"KEY_VALUES_MISMATCH", "KEY_TYPE_MISMATCH"}:
             raise WebConfigError(
-                f"{_where(private_key)}: does not belong to the certificate of {_where(cert)}"
+                f"{_where(private_key)}: does not belong to the certificate of {_where(cert)}; give the two that were "
+                "issued together"
             ) from error
-        raise WebConfigError(
-            f"{_where(cert)}, {_where(private_key)}: OpenSSL cannot use them: {_reason(error)}"
-        ) from error
+        # The names of the reasons differ between OpenSSL's versions: a cut key, a key too short, a digest too weak.
+        reason = str(error.reason or "it is no key").replace("_", " ").lower()
+        raise WebConfigError(f"{_where(private_key)}: OpenSSL refuses it with {_where(cert)}: {reason}") from error
 
 
 def _load_client_ca(context: ssl.SSLContext, client_ca: Pem) -> None:
-    data = _read(client_ca)
     # Go trusts what the file holds, an intermediate CA or the client's own certificate included; OpenSSL wants a root
     # unless it is told.
     context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+    _load_certificates(context, client_ca, _read(client_ca))
+
+
+def _load_certificates(context: ssl.SSLContext, pem: Pem, data: bytes) -> None:
+    if b"-----BEGIN CERTIFICATE-----" not in data:
+        raise WebConfigError(f"{_where(pem)}: holds no certificate; one begins with -----BEGIN CERTIFICATE-----")
     try:
         context.load_verify_locations(cadata=data.decode("ascii", "replace"))
     except (ssl.SSLError, ValueError) as error:
-        raise WebConfigError(f"{_where(client_ca)}: holds no usable certificate: {_reason(error)}") from error
+        raise WebConfigError(f"{_where(pem)}: holds a certificate that cannot be read; it may have been cut") from error
 
 
 def _read(pem: Pem) -> bytes:
@@ -123,7 +129,7 @@ def _read(pem: Pem) -> bytes:
         with pem.path.open("rb") as file:
             data = file.read(_MOST_BYTES + 1)
     except OSError as error:
-        raise WebConfigError(f"{_where(pem)}: cannot be read: {error.strerror}") from error
+        raise WebConfigError(f"{_where(pem)}: cannot be read: {error.strerror}; check path and owner") from error
     if len(data) > _MOST_BYTES:
         raise WebConfigError(f"{_where(pem)}: is longer than {_MOST_BYTES} bytes")
     return data
@@ -143,8 +149,3 @@ def _as_file(data: bytes) -> Iterator[str]:
 
 def _where(pem: Pem) -> str:
     return f"{pem.key} ({pem.path})" if pem.path is not None else pem.key
-
-
-def _reason(error: Exception) -> str:
-    reason = getattr(error, "reason", None)
-    return str(reason).replace("_", " ").lower() if reason else str(error)

@@ -78,8 +78,8 @@ def parse_web_config(content: bytes, path: Path) -> WebConfig:
     """
     try:
         entries = parse_config(content, str(path))
-        refuse_nested(entries, _SECTIONS)
         section(entries, (), _TOP_KEYS)
+        refuse_nested(entries, _SECTIONS)
         tls, notes = tls_settings(section(entries, _TLS, TLS_KEYS), path.parent)
         http = section(entries, _HTTP, ("http2", "headers"))
         if "http2" in http and http["http2"].flag():

@@ -1,0 +1,103 @@
+"""Listen addresses."""
+
+from __future__ import annotations
+
+import socket
+
+import pytest
+
+from gpufleet.web.addresses import ListenAddress, ListenError, listen, parse_listen_address, peer_name
+
+
+@pytest.mark.parametrize(
+    ("text", "host", "port"),
+    [
+        (":9837", "", 9837),
+        ("127.0.0.1:9837", "127.0.0.1", 9837),
+        ("localhost:0", "localhost", 0),
+        ("[::1]:9837", "::1", 9837),
+        ("[::]:65535", "::", 65535),
+        ("[fe80::1%eth0]:1", "fe80::1%eth0", 1),
+    ],
+)
+def test_addresses_are_read_and_written_back(text: str, host: str, port: int) -> None:
+    """Host and port, brackets around IPv6."""
+    address = parse_listen_address(text)
+
+    assert address == ListenAddress(host, port)
+    assert str(address) == text
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "9837", "localhost", "localhost:", ":x", ":-1", ":65536", "::1:9837", "[::1]", "a/b:1", "vsock://:1", "[]:1"],
+)
+def test_what_is_no_address_is_refused(text: str) -> None:
+    """The message repeats the text and says how one is written."""
+    with pytest.raises(ListenError, match="is no listen address") as refused:
+        parse_listen_address(text)
+
+    assert repr(text) in str(refused.value)
+
+
+def test_brackets_are_for_ipv6() -> None:
+    """A bracketed name is a mistake that gets its own remedy."""
+    with pytest.raises(ListenError, match="brackets are for IPv6"):
+        parse_listen_address("[localhost]:1")
+
+
+def test_a_taken_port_is_named_with_a_remedy() -> None:
+    """The error says which of several addresses it was and what to do."""
+    with listen(ListenAddress("127.0.0.1", 0)) as first:
+        port = first.getsockname()[1]
+        with pytest.raises(ListenError) as refused:
+            listen(ListenAddress("127.0.0.1", port))
+
+    assert str(refused.value) == (
+        f"cannot listen on 127.0.0.1:{port}: address already in use; "
+        "stop the program that has it or choose another port"
+    )
+
+
+def test_an_address_of_another_machine_is_named() -> None:
+    """192.0.2.1 is kept for documentation: no machine has it."""
+    with pytest.raises(ListenError, match=r"cannot listen on 192\.0\.2\.1:0: .*this machine has no such address"):
+        listen(ListenAddress("192.0.2.1", 0))
+
+
+def test_an_unknown_host_is_named() -> None:
+    """The reserved top-level domain .invalid never resolves."""
+    with pytest.raises(ListenError, match=r"cannot listen on gpu\.invalid:1: the host is not known"):
+        listen(ListenAddress("gpu.invalid", 1))
+
+
+def test_no_host_means_every_address_of_both_families() -> None:
+    """One socket answers IPv4 and IPv6."""
+    with listen(ListenAddress("", 0)) as listener:
+        port = listener.getsockname()[1]
+        for host in ("127.0.0.1", "::1"):
+            socket.create_connection((host, port), timeout=5).close()
+
+
+@pytest.mark.parametrize(("host", "others"), [("127.0.0.1", "::1"), ("::1", "127.0.0.1")])
+def test_an_address_means_itself_only(host: str, others: str) -> None:
+    """What listens on one family's loopback cannot be reached by the other's."""
+    with listen(ListenAddress(host, 0)) as listener:
+        port = listener.getsockname()[1]
+        socket.create_connection((host, port), timeout=5).close()
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection((others, port), timeout=5)
+
+
+@pytest.mark.parametrize(
+    ("address", "name"),
+    [
+        (("10.0.0.1", 5), "10.0.0.1"),
+        (("::ffff:10.0.0.1", 5, 0, 0), "10.0.0.1"),
+        (("2001:db8::1", 5, 0, 0), "2001:db8::1"),
+        ("", ""),
+    ],
+)
+def test_a_peer_is_named_by_its_address(address: object, name: str) -> None:
+    """An IPv4 client of a dual-stack socket is the same client as on an IPv4 one."""
+    assert peer_name(address) == name
