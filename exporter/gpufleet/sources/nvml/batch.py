@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import struct
 from collections.abc import Sequence
+from functools import lru_cache
 
 from gpufleet.model.readings import Key, Number
 from gpufleet.sources.nvml.calls import DEVICE_DOWN, LIBRARY_DOWN, NEVER_HERE, NO_PERMISSION, SUCCESS, Calls, NvmlError
@@ -24,6 +25,17 @@ _REPLY_ENTRY = "28xIQ"
 _PROBE_ENTRY = "8xq12xIQ"
 
 
+# The GPUs of a node, and of a simulated fleet, make the same few requests: they share what they never write to.
+@lru_cache(maxsize=256)
+def _template(entries: tuple[tuple[int, int], ...]) -> bytes:
+    return b"".join(_ENTRY.pack(field, scope, 0, 0, 0, UNWRITTEN, 0) for field, scope in entries)
+
+
+@lru_cache(maxsize=256)
+def _reply_of(count: int) -> struct.Struct:
+    return struct.Struct("<" + _REPLY_ENTRY * count)
+
+
 class FieldRequest:
     """A request of fixed shape: ids and scopes in, one return code and one raw 64-bit value an entry out."""
 
@@ -34,10 +46,10 @@ class FieldRequest:
     def __init__(self, calls: Calls, handle: ctypes.c_void_p, entries: Sequence[tuple[int, int]]) -> None:
         self.count = len(entries)
         # valueType is not set: drivers are known to lie in it (ECC counters come back typed as double).
-        self._template = b"".join(_ENTRY.pack(field, scope, 0, 0, 0, UNWRITTEN, 0) for field, scope in entries)
+        self._template = _template(tuple(entries))
         self.buffer = (ctypes.c_char * len(self._template))()
         self._view = memoryview(self.buffer).cast("B")
-        self._reply = struct.Struct("<" + _REPLY_ENTRY * self.count)
+        self._reply = _reply_of(self.count)
         self._call = calls[self.function]
         self._arguments = (handle, self.count, self.buffer)
 

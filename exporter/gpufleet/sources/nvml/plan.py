@@ -11,6 +11,7 @@ import math
 import struct
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cache
 
 from gpufleet.model.readings import Key, Number, Readings
 from gpufleet.sources.nvml.calls import (
@@ -44,6 +45,12 @@ class Abandoned(Exception):
     """The poll was given up while a call was out; nobody waits for its result."""
 
 
+@cache
+def _layout(text: str) -> struct.Struct:
+    """One object for all devices: there are as many layouts as queries, and a simulated fleet has thousands of GPUs."""
+    return struct.Struct(text)
+
+
 class PreparedQuery:
     """A query bound to one device: buffers and arguments made once."""
 
@@ -66,7 +73,7 @@ class PreparedQuery:
         self.tier = query.tier
         self.keys = query.keys
         self.values: list[Number | None] = [None] * len(query.keys)
-        layout = struct.Struct(query.layout)
+        layout = _layout(query.layout)
         self._buffer = (ctypes.c_char * layout.size)()
         self._view = memoryview(self._buffer).cast("B")
         self._unpack = layout.unpack_from
