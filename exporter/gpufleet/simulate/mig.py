@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from gpufleet.simulate.activities import IDLE, regime
@@ -65,6 +65,11 @@ def partition(
             f"{MEMORY_SLICES} memory slices; leave some out"
         )
     return tuple(instances)
+
+
+def layout_names(layout: Mapping[str, int]) -> list[str]:
+    """``{3g.40gb: 1, 1g.10gb: 4}`` as one name for each instance."""
+    return [name for name, count in layout.items() for _ in range(count)]
 
 
 def _split(name: str) -> tuple[int, str]:
