@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from gpufleet.model.snapshot import SourceHealth
 from gpufleet.sources.nvml.calls import Driver
 from gpufleet.sources.nvml.plan import Pace
 
@@ -47,6 +48,8 @@ class World:
     """Whether the kernel module is loaded; ``None`` where that can't be told."""
     open_device_files: Callable[[], tuple[str, ...]] = tuple
     """Device files of the driver that this process has open."""
+    other_sources: Callable[[], tuple[SourceHealth, ...]] = tuple
+    """Health of sources that others look after; does not block."""
     monotonic: Callable[[], float] = time.monotonic
     wall: Callable[[], float] = time.time
 

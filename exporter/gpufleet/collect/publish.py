@@ -66,7 +66,7 @@ class Publisher:
             gpus_visible=sum(gpu.state is GpuState.OK for gpu in gpus),
             quiesced=self._quiesce.active,
             poll=health_of(gpus, duration, self._sequence),
-            sources=self._sources(),
+            sources=(*self._sources(), *self._world.other_sources()),
             reason=lifecycle.reason,
         )
 
