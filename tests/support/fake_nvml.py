@@ -38,6 +38,7 @@ from tests.support.fake_nvml_layout import (
     Control,
     Gpu,
     Rule,
+    field_place,
 )
 from tests.support.fake_nvml_profiles import H100, Field, Profile, Slice
 
@@ -344,20 +345,22 @@ class FakeNvml:
 
     # MIG
 
-    def set_mig(self, gpu: int, instances: Sequence[Slice] | None, *, stale_code: int = 2, notify: bool = True) -> None:
+    def set_mig(
+        self, gpu: int, instances: Sequence[Slice | None] | None, *, stale_code: int = 2, notify: bool = True
+    ) -> None:
         """Partition a GPU anew; None switches MIG off. ``stale_code`` is what handles to former instances get.
 
         With ``stale_code=0`` a former handle silently reaches the instance that has its place now. A place in
-        ``instances`` is one in the enumeration.
+        ``instances`` is one in the enumeration, None a hole in it.
         """
         target = self.gpus[gpu]
         if instances is not None and len(instances) > MAX_MIG:
             raise ValueError(f"{len(instances)} instances: there is room for {MAX_MIG}")
         for place, mig in enumerate(target.mig):
             mig.present = 0
-            if instances is None or place >= len(instances):
+            wanted = instances[place] if instances is not None and place < len(instances) else None
+            if wanted is None:
                 continue
-            wanted = instances[place]
             uuid = profiles.mig_uuid(gpu, wanted.gi, wanted.ci, target.mig_generation + 1)
             mig.uuid = uuid.encode()
             mig.name = f"{bytes(target.name).decode()} MIG {wanted.profile}".encode()
@@ -373,7 +376,8 @@ class FakeNvml:
         target.mig_mode = target.mig_mode_pending = 0 if instances is None else 1
         # Row remapping is not reported while instances exist.
         for field_id in (142, 143, 144, 145):
-            profiles.put(target, Field(field_id, 0, flags=profiles.NOT_ON_MIG if instances else 0))
+            cell = field_place(target.field, field_id, 0)
+            cell.flags = profiles.NOT_ON_MIG if instances else 0
         if notify:
             self.inject_event(gpu, MIG_CONFIG_EVENT)
 

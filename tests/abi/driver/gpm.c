@@ -13,6 +13,7 @@ static struct sample {
     uint32_t busy; /* calls that have it at the moment */
     uint32_t column;
     uint32_t mig; /* the instance's place, or WHOLE_GPU */
+    uint32_t mig_gi; /* the instance, by the only name that a caller of GpmMigSampleGet has for it */
     uint32_t mig_generation;
     uint32_t generation;
     uint64_t taken_ns;
@@ -111,6 +112,7 @@ static nvmlReturn_t fill(const struct call *call, struct sample *sample, unsigne
     sample->filled = true;
     sample->column = call->column;
     sample->mig = mig;
+    sample->mig_gi = mig == WHOLE_GPU ? UINT32_MAX : call->gpu->mig[mig].gi;
     sample->mig_generation = call->gpu->mig_generation;
     sample->generation = generation();
     sample->taken_ns = monotonic_ns();
@@ -176,12 +178,12 @@ nvmlReturn_t nvmlGpmMetricsGet(nvmlGpmMetricsGet_t *metricsGet) {
         count(&control->misuse.wrong_version);
         code = NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
     } else if (older && newer && older->filled && newer->filled) {
-        bool same = older->column == newer->column && older->mig == newer->mig &&
-                    older->generation == newer->generation && older->mig_generation == newer->mig_generation &&
-                    older != newer && older->taken_ns < newer->taken_ns;
+        bool same = older->column == newer->column && older->mig_gi == newer->mig_gi &&
+                    older->generation == newer->generation && older != newer && older->taken_ns < newer->taken_ns;
+        bool cut_between = newer->mig != WHOLE_GPU && older->mig_generation != newer->mig_generation;
         if (!same) {
             count(&control->misuse.mismatched_samples);
-        } else {
+        } else if (!cut_between) { /* a caller cannot know in time that the GPU was cut anew: refused, no misuse */
             bool too_close = newer->taken_ns - older->taken_ns < control->gpm_spacing_ms * UINT64_C(1000000);
             for (unsigned int i = 0; i < metricsGet->numMetrics; i++) {
                 compute(newer, too_close, &metricsGet->metrics[i]);
