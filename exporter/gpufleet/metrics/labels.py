@@ -18,12 +18,17 @@ _UNFIT = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 _ESCAPES = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
 
 
+def readable(value: str) -> str:
+    """Return the value with a replacement for each character that is no text."""
+    return _UNFIT.sub(_REPLACEMENT, value)
+
+
 def fit(value: str) -> str:
     """Return the value as it will be read back: without unfit characters, at most MOST_BYTES long, whole characters."""
     if len(value) <= MOST_BYTES and value.isascii() and value.isprintable():
         return value
     # Each character has at least one byte, so what is cut here first could not have stayed.
-    encoded = _UNFIT.sub(_REPLACEMENT, value[:MOST_BYTES]).encode()
+    encoded = readable(value[:MOST_BYTES]).encode()
     return encoded[:MOST_BYTES].decode(errors="ignore")
 
 

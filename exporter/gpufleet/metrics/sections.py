@@ -65,7 +65,7 @@ def sections_of(snapshot: Snapshot, *, stale: bool = False) -> list[Section]:
     """
     # Quiesced, nobody asks the driver: calling a GPU up or down would be made up, and a "down" raises an alert.
     known = not stale and not snapshot.quiesced
-    sections = list(_node(snapshot, stale=stale, known=known))
+    sections = list(_node(snapshot, known=known))
     for gpu in sorted(snapshot.gpus, key=_number):
         sections += _gpu(gpu, snapshot, known=known)
     return sections
@@ -75,11 +75,11 @@ def _number(gpu: GpuSnapshot) -> int:
     return gpu.number
 
 
-def _node(snapshot: Snapshot, *, stale: bool, known: bool) -> Iterator[Section]:
+def _node(snapshot: Snapshot, *, known: bool) -> Iterator[Section]:
     node, poll = snapshot.node, snapshot.poll
     values: tuple[Number | None, ...] = (
         snapshot.gpus_expected,
-        None if stale else snapshot.gpus_visible,
+        snapshot.gpus_visible if known else None,
         1,
         _up(up=known and snapshot.nvml_state is NvmlState.OK, quiesced=snapshot.quiesced),
         *(_NVML_STATES[snapshot.nvml_state] if known else _NO_NVML_STATE),

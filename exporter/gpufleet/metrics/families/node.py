@@ -10,7 +10,7 @@ NODE = Group(
     "Compare expected and visible to notice a GPU that is missing altogether and so has no series of its own.",
     (
         gauge("gpu_count_expected", "GPUs known to the kernel driver, or to this exporter since boot.", core=True),
-        gauge("gpu_count_visible", "GPUs that answer now.", core=True),
+        gauge("gpu_count_visible", "GPUs that answer now. Absent while quiesced.", core=True),
     ),
 )
 
