@@ -13,7 +13,7 @@ from gpufleet.sources.nvml.events import DriverEvent, EventSet
 
 log = logging.getLogger(__name__)
 
-WAIT_MILLISECONDS = 200
+WAIT_MILLISECONDS = 500
 """A wait can't be interrupted, so this is how long a quiesce or a re-opening waits for it."""
 PAUSE_SECONDS = 1.0
 """After an error, which comes back at once for as long as a GPU is lost: without a pause this would be a busy loop."""

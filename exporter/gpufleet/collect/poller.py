@@ -156,14 +156,13 @@ class Poller:
         deadline, grace = now + self.options.deadline, now + min(GRACE_SECONDS, self.options.deadline / 2)
         shown_early = False
         while rounds.pending and not self._stopping:
-            rounds.check_sampler()
+            rounds.check()
             wake = min(deadline if shown_early else grace, rounds.next_check())
             try:
                 message = self._inbox.get(timeout=max(0.0, wake - self._clock()))
             except Empty:
                 moment = self._clock()
                 if moment >= deadline:
-                    rounds.check_sampler()
                     rounds.give_up()
                 elif not shown_early and moment >= grace:
                     shown_early = True

@@ -15,7 +15,7 @@ from gpufleet.collect.lanes import Job, Lane
 from gpufleet.collect.watched import Activity, Watched
 from gpufleet.logs import OnChange
 from gpufleet.model.state import GpuState
-from gpufleet.sources.nvml.calls import GPU_IS_LOST, NO_PERMISSION, RESET_REQUIRED, NvmlError, Trace
+from gpufleet.sources.nvml.calls import GPU_IS_LOST, NO_PERMISSION, RESET_REQUIRED, UNKNOWN, NvmlError, Trace
 from gpufleet.sources.nvml.device import Device, DeviceOptions
 from gpufleet.sources.nvml.session import Session
 
@@ -62,6 +62,7 @@ class Roster:
         self.gpus: dict[str, Watched] = {}
         self.openings: list[Opening] = []
         self.by_handle: dict[int, Watched] = {}
+        self._ordered: list[Watched] = []
         self._index_of: dict[str, int] = {}
         self._arrived: list[tuple[Opening, Device]] = []
         self._numbering = numbering
@@ -74,7 +75,8 @@ class Roster:
         self._said = OnChange(log)
 
     def __iter__(self) -> Iterator[Watched]:
-        return iter(sorted(self.gpus.values(), key=lambda gpu: gpu.number))
+        """By number."""
+        return iter(self._ordered)
 
     def open_all(self, session: Session, count: int, options: DeviceOptions) -> None:
         """Start opening every device of a session."""
@@ -100,6 +102,9 @@ class Roster:
                 outcome = Device(session.calls, handle, options, self._clock(), opening.trace)  # type: ignore[arg-type]
             except NvmlError as error:
                 outcome = error
+            except Exception:
+                log.exception("a GPU could not be opened", extra={"index": opening.index})
+                outcome = NvmlError(opening.trace.last, UNKNOWN)
             self._post(partial(self.opened, opening, outcome))
 
         opening.lane.submit(job)
@@ -152,6 +157,7 @@ class Roster:
         known = self.gpus.get(device.uuid)
         if known is None:
             known = self.gpus[device.uuid] = Watched(number, device.identity, opening.lane, self._interval)
+            self._ordered = sorted(self.gpus.values(), key=lambda gpu: gpu.number)
         elif known.lane is not opening.lane:
             self._spare.append(known.lane)
         known.adopt(device, opening.lane)

@@ -7,14 +7,16 @@ until the call returns; what it then brings is dropped. Used by the poll thread 
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Callable, Iterable
 from functools import partial
-from queue import SimpleQueue
+from math import inf
 
 from gpufleet.collect.lanes import Job
 from gpufleet.collect.options import World
+from gpufleet.collect.relay import Entry, Relay
 from gpufleet.collect.roster import Roster
-from gpufleet.collect.sampler import Outcome, Queue, Sampler
+from gpufleet.collect.sampler import Sampler, Work
 from gpufleet.collect.watched import Activity, Watched
 from gpufleet.logs import OnChange
 from gpufleet.model.state import GpuState
@@ -23,15 +25,19 @@ from gpufleet.sources.nvml.calls import (
     INVALID_ARGUMENT,
     LIBRARY_DOWN,
     NO_PERMISSION,
+    UNKNOWN,
     NvmlError,
 )
-from gpufleet.sources.nvml.device import DeviceReading
+from gpufleet.sources.nvml.device import Device, DeviceReading
 from gpufleet.sources.nvml.events import EventSet
 from gpufleet.sources.nvml.plan import Abandoned
 
 log = logging.getLogger(__name__)
 
-Failed = NvmlError | Abandoned
+Result = DeviceReading | NvmlError | Abandoned
+
+LONGEST_PATIENCE_SECONDS = 0.02
+"""A worker that takes longer has the next one started beside it. Real drivers take about 3 ms a GPU."""
 
 
 class Rounds:
@@ -45,88 +51,110 @@ class Rounds:
         self._world = world
         self._clock = world.monotonic
         self._roster = roster
-        self._post = post
         self._deadline = deadline
         # Half of a round, so that the GPUs queued behind one that hangs are still sampled within the same round.
         self._sample_deadline = deadline / 2
-        self._queue: Queue = SimpleQueue()
-        self._sampler = self._new_sampler()
+        self._patience = 0.0
+        self._relay = Relay((), self._start, 0.0)
+        self._events: EventSet | None = None
+        self._read: deque[tuple[Watched, int, Result, float]] = deque()
+        self._collect_soon = partial(post, self._collect)
+        self._work = Work(on_done=self._collect_soon)
+        self._sampler = Sampler(self._work, self._clock)
         self._said = OnChange(log)
-
-    def _new_sampler(self) -> Sampler:
-        return Sampler(self._queue, lambda *result: self._post(partial(self._sampled, *result)), self._clock)
 
     # --- starting -----------------------------------------------------------------------------------------------------
     def begin(self, now: float, events: EventSet | None) -> None:
-        """Start a round: give every free GPU to its worker."""
+        """Start a round: every free GPU is to be read by its worker."""
         self.number += 1
         self.failure = None
-        for gpu in self._roster:
-            if gpu.device is not None and not gpu.out and gpu.claim.activity is Activity.IDLE:
-                generation = gpu.claim.begin(now)
-                self.pending.add(gpu)
-                gpu.lane.submit(partial(self._read_job, gpu, generation, events))
+        self._events = events
+        free = [
+            gpu
+            for gpu in self._roster
+            if gpu.device is not None and not gpu.out and gpu.claim.activity is Activity.IDLE
+        ]
+        if not free:
+            return
+        self.pending.update(free)
+        self._patience = min(LONGEST_PATIENCE_SECONDS, self._deadline / (2 * len(free)))
+        self._relay = Relay([(gpu, gpu.claim.begin(now)) for gpu in free], self._start, now)
+        self._relay.go_on(now)
 
-    def _read_job(self, gpu: Watched, generation: int, events: EventSet | None) -> None:
-        device = gpu.device
-        if device is None:
-            return
-        try:
-            if events is not None and gpu.registered_with is not events:
-                # Here, so that a registration that hangs costs this GPU only.
-                gpu.registered_with = events
-                device.trace.last = "nvmlDeviceRegisterEvents"
-                events.register(device.handle)
-            now = self._clock()
-            reading = device.read(now)
-        except (NvmlError, Abandoned) as error:
-            self._post(partial(self._read_failed, gpu, generation, error))
-            return
-        gpu.fresh = (generation, reading, now)
-        if device.samples_gpm and gpu.claim.move(generation, Activity.QUEUED, now):
-            self._queue.put((gpu, generation))
-        else:
-            self._post(partial(self._read, gpu, generation))
+    def _start(self, entry: Entry) -> None:
+        gpu, generation = entry
+        gpu.lane.submit(partial(self._read_job, gpu, generation, self._relay))
+
+    def _read_job(self, gpu: Watched, generation: int, relay: Relay) -> None:
+        """By the GPU's worker: one poll; then the next worker is started, or the poll thread told that this was the
+        last.
+        """
+        device, now = gpu.device, self._clock()
+        if device is not None and gpu.claim.move(generation, Activity.READING, now):
+            result: Result
+            try:
+                self._register(gpu, device)
+                result = device.read(now)
+            except (NvmlError, Abandoned) as error:
+                result = error
+            except Exception:
+                log.exception("a GPU could not be read", extra={"gpu": gpu.number})
+                result = NvmlError(device.trace.last, UNKNOWN)
+            gpu.claim.move(generation, Activity.QUEUED, now)
+            self._read.append((gpu, generation, result, now))
+        if not relay.go_on(self._clock()):
+            self._collect_soon()
+
+    def _register(self, gpu: Watched, device: Device) -> None:
+        # By the worker, so that a registration that hangs costs this GPU only.
+        events = self._events
+        if events is not None and gpu.registered_with is not events:
+            gpu.registered_with = events
+            device.trace.last = "nvmlDeviceRegisterEvents"
+            events.register(device.handle)
 
     # --- results ------------------------------------------------------------------------------------------------------
-    def _returned(self, gpu: Watched, generation: int) -> bool:
-        """Nobody is in the driver for this GPU any more; true when the result is still wanted."""
+    def _collect(self) -> None:
+        """Take what workers and the GPM thread have brought; send on to the GPM thread what has been read."""
+        to_sample: list[Entry] = []
+        while self._read:
+            gpu, generation, result, now = self._read.popleft()
+            if not self._wanted(gpu, generation):
+                continue
+            if isinstance(result, DeviceReading):
+                self._accept(gpu, result, now)
+                if gpu.device is not None and gpu.device.samples_gpm:
+                    to_sample.append((gpu, generation))
+                    continue
+            self._finish(gpu)
+            if isinstance(result, NvmlError):
+                self._fail(gpu, result)
+        if to_sample:
+            self._work.add(to_sample)
+        while self._work.done:
+            gpu, generation, outcome = self._work.done.popleft()
+            if not self._wanted(gpu, generation):
+                continue
+            self._finish(gpu)
+            if isinstance(outcome, NvmlError):
+                self._fail(gpu, outcome)
+            else:
+                gpu.take_sample(outcome, self._clock())
+
+    def _wanted(self, gpu: Watched, generation: int) -> bool:
+        """Whether this is the poll that is waited for; a GPU that was out is back with whatever it brings."""
         if gpu.out:
             self._back(gpu)
             return False
-        if generation != gpu.claim.generation:
-            return False
+        return generation == gpu.claim.generation
+
+    def _finish(self, gpu: Watched) -> None:
         gpu.claim.end()
         self.pending.discard(gpu)
-        return True
-
-    def _read(self, gpu: Watched, generation: int) -> None:
-        if self._returned(gpu, generation):
-            self._take(gpu, generation)
-
-    def _read_failed(self, gpu: Watched, generation: int, error: Failed) -> None:
-        if self._returned(gpu, generation) and isinstance(error, NvmlError):
-            self._fail(gpu, error)
-
-    def _sampled(self, gpu: Watched, generation: int, outcome: Outcome) -> None:
-        if not self._returned(gpu, generation):
-            return
-        self._take(gpu, generation)
-        if isinstance(outcome, NvmlError):
-            self._fail(gpu, outcome)
-        else:
-            gpu.take_sample(outcome, self._clock())
-
-    def _take(self, gpu: Watched, generation: int) -> None:
-        fresh, gpu.fresh = gpu.fresh, None
-        if fresh is not None and fresh[0] == generation:
-            self._accept(gpu, fresh[1], fresh[2])
 
     def take_early(self) -> None:
-        """Show what workers have read already, though the GPM thread is not done with it."""
-        for gpu in self.pending:
-            if gpu.claim.activity in (Activity.QUEUED, Activity.SAMPLING):
-                self._take(gpu, gpu.claim.generation)
+        """Take what is there already, without waiting for the rest of the round."""
+        self._collect()
 
     def _accept(self, gpu: Watched, reading: DeviceReading, now: float) -> None:
         gpu.take_reading(reading, now, self._world.wall())
@@ -152,26 +180,29 @@ class Rounds:
 
     # --- deadlines ----------------------------------------------------------------------------------------------------
     def next_check(self) -> float:
-        """When ``check_sampler`` has to look again."""
+        """When ``check`` has to look again."""
         gpu = self._sampler.current
-        return float("inf") if gpu is None else gpu.claim.since + self._sample_deadline
+        sampler = inf if gpu is None else gpu.claim.since + self._sample_deadline
+        return min(sampler, self._relay.last_start + self._patience if self._relay else inf)
 
-    def check_sampler(self) -> None:
-        """When the GPM thread hangs on a GPU, that GPU is out, and a new thread goes on with the others."""
+    def check(self) -> None:
+        """Go round who takes long: start the next worker, or have another thread go on with the sampling."""
+        now = self._clock()
+        if self._relay and now - self._relay.last_start >= self._patience:
+            self._relay.go_on(now)
         gpu = self._sampler.current
-        if gpu is None or gpu.claim.activity is not Activity.SAMPLING:
+        if gpu is None or gpu.claim.activity is not Activity.SAMPLING or now - gpu.claim.since < self._sample_deadline:
             return
-        if self._clock() - gpu.claim.since < self._sample_deadline:
-            return
-        self._sampler.retired = True
-        self._sampler = self._new_sampler()
+        self._sampler.retire()
+        self._sampler = Sampler(self._work, self._clock)
+        self._work.wake.put(None)
         self._overdue([gpu])
 
     def give_up(self) -> None:
-        """The round's deadline has passed: who is in the driver is out; who waits for the GPM thread is taken back."""
+        """The round's deadline has passed: who is in the driver is out; who waits for others is taken back."""
+        self._collect()
         late = []
         for gpu in list(self.pending):
-            self._take(gpu, gpu.claim.generation)
             if gpu.claim.withdraw():
                 self.pending.discard(gpu)
             elif gpu.claim.activity is Activity.READING:
@@ -202,7 +233,6 @@ class Rounds:
 
     def _back(self, gpu: Watched) -> None:
         gpu.out = False
-        gpu.fresh = None
         gpu.claim.end()
         if gpu.device is not None:
             gpu.device.abandon(given_up=False)

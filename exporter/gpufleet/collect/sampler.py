@@ -1,60 +1,90 @@
 """The GPM thread: one for the node, since GPM is not safe to call from several threads.
 
 A GPU whose GPM call is overdue leaves it: the poll thread retires the sampler, whose thread ends when the call returns,
-and a new one goes on with the same queue.
+and a new one goes on with what is still to be sampled.
 """
 
 from __future__ import annotations
 
+import logging
 import threading
+from collections import deque
 from collections.abc import Callable
 from queue import SimpleQueue
 
+from gpufleet.collect.relay import Entry
 from gpufleet.collect.watched import Activity, Watched
-from gpufleet.sources.nvml.calls import NvmlError
+from gpufleet.sources.nvml.calls import UNKNOWN, NvmlError
 from gpufleet.sources.nvml.device import GpmSample
 
-Queue = SimpleQueue[tuple[Watched, int] | None]
+log = logging.getLogger(__name__)
+
 Outcome = GpmSample | NvmlError
-Report = Callable[[Watched, int, Outcome], None]
+
+
+class Work:
+    """What is to be sampled, and what was; shared by a sampler and its successors."""
+
+    def __init__(self, on_done: Callable[[], None]) -> None:
+        """``on_done`` is called by the sampling thread when nothing is left to do."""
+        self.todo: deque[Entry] = deque()
+        self.done: deque[tuple[Watched, int, Outcome]] = deque()
+        self.wake: SimpleQueue[None] = SimpleQueue()
+        self.on_done = on_done
+
+    def add(self, entries: list[Entry]) -> None:
+        """Have these GPUs sampled."""
+        self.todo.extend(entries)
+        self.wake.put(None)
 
 
 class Sampler:
-    """Takes GPUs from a queue, reads their activity, and reports each by ``report`` (called by the sampler's
-    thread).
-    """
+    """Samples one GPU after another until it is retired."""
 
-    def __init__(self, queue: Queue, report: Report, clock: Callable[[], float]) -> None:
-        self._queue = queue
-        self._report = report
+    def __init__(self, work: Work, clock: Callable[[], float]) -> None:
+        self._work = work
         self._clock = clock
         self.current: Watched | None = None
         """The GPU that the thread is in the driver for."""
-        self.retired = False
+        self._retired = threading.Event()
         self._thread = threading.Thread(target=self._run, name="gpm", daemon=True)
         self._thread.start()
 
+    def retire(self) -> None:
+        """End when the present call returns: a successor has the rest."""
+        self._retired.set()
+
     def _run(self) -> None:
-        while not self.retired and (entry := self._queue.get()) is not None:
-            if self._is_retired():
-                # Another sampler has the queue by now.
-                self._queue.put(entry)
+        work = self._work
+        while True:
+            work.wake.get()
+            if self._retired.is_set():
+                # Meant for the successor.
+                work.wake.put(None)
                 return
-            gpu, generation = entry
-            self._take(gpu, generation)
+            while self._sample_next():
+                if self._retired.is_set():
+                    work.on_done()
+                    return
+            work.on_done()
 
-    def _is_retired(self) -> bool:
-        return self.retired
-
-    def _take(self, gpu: Watched, generation: int) -> None:
-        device, now = gpu.device, self._clock()
-        if device is None or not gpu.claim.move(generation, Activity.SAMPLING, now):
-            return
-        self.current = gpu
-        outcome: Outcome
+    def _sample_next(self) -> bool:
         try:
-            outcome = device.sample(now)
-        except NvmlError as error:
-            outcome = error
-        self.current = None
-        self._report(gpu, generation, outcome)
+            gpu, generation = self._work.todo.popleft()
+        except IndexError:
+            return False
+        device, now = gpu.device, self._clock()
+        if device is not None and gpu.claim.move(generation, Activity.SAMPLING, now):
+            self.current = gpu
+            outcome: Outcome
+            try:
+                outcome = device.sample(now)
+            except NvmlError as error:
+                outcome = error
+            except Exception:
+                # A mistake of ours costs this GPU, not the thread that all the others need.
+                log.exception("activity could not be sampled", extra={"gpu": gpu.number})
+                outcome = NvmlError("nvmlGpmSampleGet", UNKNOWN)
+            self.current = None
+            self._work.done.append((gpu, generation, outcome))
+        return True

@@ -23,10 +23,12 @@ class Activity(Enum):
     """What is being done for a GPU."""
 
     IDLE = "idle"
+    WAITING = "waiting"
+    """Its worker is to be started in this round."""
     READING = "reading"
     """Its worker is in the driver."""
     QUEUED = "queued"
-    """Read; waits for the GPM thread."""
+    """Read; waits for the poll thread and the GPM thread."""
     SAMPLING = "sampling"
     """The GPM thread is in the driver for it."""
 
@@ -46,7 +48,7 @@ class Claim:
         """Start a poll; returns its generation. By the poll thread, when idle."""
         with self._lock:
             self.generation += 1
-            self.activity, self.since = Activity.READING, now
+            self.activity, self.since = Activity.WAITING, now
             return self.generation
 
     def move(self, generation: int, activity: Activity, now: float) -> bool:
@@ -58,9 +60,9 @@ class Claim:
             return True
 
     def withdraw(self) -> bool:
-        """Take a queued GPU back from the GPM thread; false when that has begun with it."""
+        """Take a GPU back for which nobody is in the driver; false when somebody is."""
         with self._lock:
-            if self.activity is not Activity.QUEUED:
+            if self.activity in (Activity.READING, Activity.SAMPLING):
                 return False
             self.generation += 1
             self.activity = Activity.IDLE
@@ -95,8 +97,6 @@ class Watched:
     retry_at: float = 0.0
     registered_with: object = None
     """Event set that has this GPU's events."""
-    fresh: tuple[int, DeviceReading, float] | None = None
-    """Generation, reading and monotonic time, put here by the worker when its part of a poll is done."""
     reading: DeviceReading | None = None
     read_at: float | None = None
     polled_at: float | None = None
@@ -139,7 +139,7 @@ class Watched:
     def down(self, state: GpuState, reason: str | None) -> None:
         """From here on nothing is shown of what the driver said: it is not known to be true any more."""
         self.state, self.reason = state, reason
-        self.reading = self.sample = self.fresh = None
+        self.reading = self.sample = None
 
     def take_reading(self, reading: DeviceReading, now: float, unix: float) -> None:
         """A poll's reading is in: show it and integrate it."""

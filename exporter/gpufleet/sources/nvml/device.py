@@ -12,13 +12,15 @@ from dataclasses import dataclass
 from gpufleet.model.gpu import GpuIdentity, SliceIdentity
 from gpufleet.model.readings import Key, Readings
 from gpufleet.sources.nvml.batch import probe
-from gpufleet.sources.nvml.calls import DEVICE_DOWN, LIBRARY_DOWN, Calls, NvmlError, Trace
+from gpufleet.sources.nvml.calls import LIBRARY_DOWN, Calls, NvmlError, Trace
 from gpufleet.sources.nvml.fields import ECC_TOTALS, SLOW_FIELDS, fast_fields
 from gpufleet.sources.nvml.gpm import DEVICE_METRICS, GRAPHICS, GpmReader, supports_gpm
+from gpufleet.sources.nvml.health_queries import HEALTH_QUERIES
 from gpufleet.sources.nvml.identity import read_identity, read_mask, read_number, read_static, read_uuid
 from gpufleet.sources.nvml.links import LinkBatch, count_links
 from gpufleet.sources.nvml.mig import WATCH_CALLS, SliceReader, SliceWatch, discover, mig_mode, multiprocessors
-from gpufleet.sources.nvml.plan import GPM_CALLS, Pace, Plan, ProcessCount, prepare, refused
+from gpufleet.sources.nvml.plan import GPM_CALLS, Pace, Plan
+from gpufleet.sources.nvml.prepared import ProcessCount, prepare, refused
 from gpufleet.sources.nvml.queries import (
     FAST_QUERIES,
     MEDIUM_QUERIES,
@@ -80,6 +82,7 @@ class Device:
         self.has_gpm = supports_gpm(calls, handle)
         self.plan = self._make_plan()
         self.plan.spread(now)
+        self._mode = self._mode_item()
         self.gpm = self._make_gpm() if self.has_gpm else None
         self._retired: list[GpmReader] = []
         """Readers whose samples the GPM thread has yet to free."""
@@ -104,7 +107,7 @@ class Device:
         items += prepare(calls, handle, [self._clock_events()], tally)
         items += prepare(calls, handle, MEDIUM_QUERIES, tally)
         items += links
-        items += prepare(calls, handle, SLOW_QUERIES, tally)
+        items += prepare(calls, handle, (*SLOW_QUERIES, *HEALTH_QUERIES), tally)
         fans = min(read_number(calls, "nvmlDeviceGetNumFans", handle) or 0, MOST_FANS)
         items += prepare(calls, handle, [fan(number) for number in range(fans)], tally)
         items += self._processes()
@@ -117,6 +120,9 @@ class Device:
                 items.append(totals)
         extra = (GPM_CALLS if self.has_gpm else 0) + WATCH_CALLS
         return Plan(items, self._options.pace, tally, self.trace, extra)
+
+    def _mode_item(self) -> Item | None:
+        return next((item for item in self.plan.items if item.keys == (Key("mig_enabled"),)), None)
 
     def _clock_events(self) -> Query:
         supported = read_mask(self._calls, "nvmlDeviceGetSupportedClocksEventReasons", self.handle)
@@ -180,14 +186,13 @@ class Device:
         """One poll, by the device's worker. Raises NvmlError when the device or the library is down."""
         if self._mig_changed:
             self._look_again(now)
-        readings = self.plan.run(now)
-        enabled = readings.get("mig_enabled")
-        if enabled is not None and bool(enabled) != self._mig:
+        fast, slower = self.plan.run(now)
+        if self._mode is not None and self._mode.values[0] not in (None, self._mig):
             self._look_again(now)
-            readings = self.plan.run(now)
+            fast, slower = self.plan.run(now)
         elif self._watch is not None and self._watch.sees_change(now):
             self._discover_slices()
-        return DeviceReading((self._static, readings), self._read_slices())
+        return DeviceReading((self._static, slower, fast), self._read_slices())
 
     def _look_again(self, now: float) -> None:
         was = self._mig
@@ -199,6 +204,7 @@ class Device:
                 self._retired.append(self.gpm)
             self.plan = self._make_plan()
             self.plan.spread(now)
+            self._mode = self._mode_item()
             self.gpm = self._make_gpm() if self.has_gpm else None
         self._discover_slices()
 
@@ -206,9 +212,10 @@ class Device:
         try:
             return tuple((reader.identity, reader.read()) for reader in self.slices)
         except NvmlError as error:
-            if error.code in DEVICE_DOWN or error.code in LIBRARY_DOWN:
+            if error.code in LIBRARY_DOWN:
                 raise
-            # A slice that stopped answering was destroyed: the next poll sees what there is instead.
+            # The GPU itself has just answered. A slice that does not, be it with GPU_IS_LOST, was destroyed: the next
+            # poll sees what there is instead.
             self.tally.error(error.code)
             self._discover_slices()
             return ()

@@ -17,7 +17,7 @@ from gpufleet.model.readings import Key, Number, Readings
 from gpufleet.sources.nvml.calls import DEVICE_DOWN, LIBRARY_DOWN, SUCCESS, Calls, NvmlError
 from gpufleet.sources.nvml.gpm import SLICE_METRICS, GpmReader
 from gpufleet.sources.nvml.identity import read_number, read_text, read_uuid
-from gpufleet.sources.nvml.plan import PreparedQuery, prepare
+from gpufleet.sources.nvml.prepared import PreparedQuery, prepare
 from gpufleet.sources.nvml.queries import Query, linear
 from gpufleet.sources.nvml.tally import Item, Tally, Tier
 from gpufleet.sources.nvml.units import BYTE

@@ -6,26 +6,13 @@ then. Fast items run in each poll; medium and slow ones are spread, so that no p
 
 from __future__ import annotations
 
-import ctypes
 import math
-import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
+from itertools import compress
 
-from gpufleet.model.readings import Key, Number, Readings
-from gpufleet.sources.nvml.calls import (
-    DEVICE_DOWN,
-    INSUFFICIENT_SIZE,
-    LIBRARY_DOWN,
-    NEVER_HERE,
-    NO_PERMISSION,
-    SUCCESS,
-    Calls,
-    NvmlError,
-    Trace,
-)
-from gpufleet.sources.nvml.queries import Query
+from gpufleet.model.readings import NOTHING, Key, Number, Readings
+from gpufleet.sources.nvml.calls import DEVICE_DOWN, LIBRARY_DOWN, NEVER_HERE, SUCCESS, NvmlError, Trace
 from gpufleet.sources.nvml.tally import Item, Tally, Tier
 
 MOST_CALLS = 20
@@ -45,112 +32,26 @@ class Abandoned(Exception):
     """The poll was given up while a call was out; nobody waits for its result."""
 
 
-@cache
-def _layout(text: str) -> struct.Struct:
-    """One object for all devices: there are as many layouts as queries, and a simulated fleet has thousands of GPUs."""
-    return struct.Struct(text)
+class Columns:
+    """The values of some items as one ``Readings``, absent ones left out."""
 
+    __slots__ = ("_keys", "_mask", "items")
 
-class PreparedQuery:
-    """A query bound to one device: buffers and arguments made once."""
+    def __init__(self, items: Sequence[Item]) -> None:
+        self.items = list(items)
+        self._mask: list[bool] | None = None
+        self._keys: tuple[Key, ...] = ()
 
-    __slots__ = (
-        "_arguments",
-        "_buffer",
-        "_call",
-        "_decode",
-        "_unpack",
-        "_version",
-        "_view",
-        "function",
-        "keys",
-        "tier",
-        "values",
-    )
-
-    def __init__(self, calls: Calls, handle: ctypes.c_void_p, query: Query) -> None:
-        self.function = query.function
-        self.tier = query.tier
-        self.keys = query.keys
-        self.values: list[Number | None] = [None] * len(query.keys)
-        layout = _layout(query.layout)
-        self._buffer = (ctypes.c_char * layout.size)()
-        self._view = memoryview(self._buffer).cast("B")
-        self._unpack = layout.unpack_from
-        self._version = struct.pack("<I", query.version) if query.version else b""
-        self._decode = query.decode
-        self._call = calls[query.function]
-        more = tuple((ctypes.c_char * size)() for size in query.more_buffers)
-        self._arguments = (handle, *query.arguments, self._buffer, *more)
-
-    def run(self, tally: Tally) -> int:
-        """Call and decode."""
-        if self._version:
-            self._view[:4] = self._version
-        code = self._call(*self._arguments)
-        self.values = [None] * len(self.keys) if code else self._decode(self._unpack(self._buffer), tally)
-        return code
-
-
-class ProcessCount:
-    """Processes with a compute context: a request for no room at all is answered with the room needed."""
-
-    function = "nvmlDeviceGetComputeRunningProcesses_v3"
-    tier = Tier.SLOW
-    keys: tuple[Key, ...] = (Key("processes"),)
-
-    def __init__(self, calls: Calls, handle: ctypes.c_void_p) -> None:
-        self.values: list[Number | None] = [None]
-        self._call = calls[self.function]
-        self._handle = handle
-        self._count = (ctypes.c_uint32 * 1)()
-
-    def run(self, _: Tally) -> int:
-        """Ask with a count of zero, so that the size of an entry (24 bytes, 32 in early R535) can't matter."""
-        self._count[0] = 0
-        code = self._call(self._handle, self._count, None)
-        if code in (SUCCESS, INSUFFICIENT_SIZE):
-            self.values = [self._count[0]]
-            return SUCCESS
-        self.values = [None]
-        return code
-
-
-def prepare(calls: Calls, handle: ctypes.c_void_p, queries: Iterable[Query], tally: Tally) -> list[Item]:
-    """Try each query once and keep those that the device answers; raises NvmlError when the device is down.
-
-    Where a function is refused, what is named ``instead`` is tried. A query that fails for a passing reason is kept.
-    """
-    items: list[Item] = []
-    for query in queries:
-        items += _prepare_one(calls, handle, query, tally)
-    return items
-
-
-def _prepare_one(calls: Calls, handle: ctypes.c_void_p, query: Query, tally: Tally) -> list[Item]:
-    item = PreparedQuery(calls, handle, query)
-    code = item.run(tally)
-    if not refused(query.function, code):
-        if code:
-            tally.error(code)
-        return [item]
-    found: list[Item] = []
-    for other in query.instead:
-        found += _prepare_one(calls, handle, other, tally)
-    reported = {key for one in found for key in one.keys}
-    for key in query.keys:
-        if key not in reported and key not in tally.dropped:
-            tally.drop(key, code)
-    return found
-
-
-def refused(function: str, code: int) -> bool:
-    """Whether the code means "never on this device"; raises NvmlError when it means that the device or library is
-    down.
-    """
-    if code in DEVICE_DOWN or code in LIBRARY_DOWN:
-        raise NvmlError(function, code)
-    return code in NEVER_HERE or code == NO_PERMISSION
+    def readings(self) -> Readings:
+        """As of now. The tuple of keys stays the same object as long as the same readings are reported."""
+        values: list[Number | None] = []
+        for item in self.items:
+            values += item.values
+        mask = [value is not None for value in values]
+        if mask != self._mask:
+            self._mask = mask
+            self._keys = tuple(compress((key for item in self.items for key in item.keys), mask))
+        return Readings(self._keys, tuple(values) if len(values) == len(self._keys) else tuple(compress(values, mask)))
 
 
 class Plan:
@@ -158,82 +59,84 @@ class Plan:
 
     def __init__(self, items: Sequence[Item], pace: Pace, tally: Tally, trace: Trace, extra_calls: int = 0) -> None:
         self.tally = tally
-        self._trace = trace
         self.abandoned = False
         """Set from outside when a call is overdue: the poll ends when it returns, with no other call."""
-        self._fast = [item for item in items if item.tier is Tier.FAST]
-        self._rest = [item for item in items if item.tier is not Tier.FAST]
-        self._budget = max(1, MOST_CALLS - len(self._fast) - extra_calls)
-        turn = pace.interval * math.ceil(len(self._rest) / self._budget)
+        self._trace = trace
+        self._fast = Columns([item for item in items if item.tier is Tier.FAST])
+        self._rest = Columns([item for item in items if item.tier is not Tier.FAST])
+        self._budget = max(1, MOST_CALLS - len(self._fast.items) - extra_calls)
+        turn = pace.interval * math.ceil(len(self._rest.items) / self._budget)
         self._period = {Tier.MEDIUM: max(pace.medium, turn), Tier.SLOW: max(pace.slow, turn)}
         self._due: dict[Item, float] = {}
         self._good_until: dict[Item, float] = {}
-        self._mask: tuple[bool, ...] = ()
-        self._keys: tuple[Key, ...] = ()
-        self.items: tuple[Item, ...] = (*self._fast, *self._rest)
+        self._next = -math.inf
+        """When anything of the slower tiers has to be done: a turn or the end of a value."""
+        self._rested = NOTHING
+
+    @property
+    def items(self) -> tuple[Item, ...]:
+        """Everything that the device reports."""
+        return (*self._fast.items, *self._rest.items)
 
     def spread(self, now: float) -> None:
         """Take the values of the probe as read now, and lay the next turns of each tier evenly over its period."""
         for tier in (Tier.MEDIUM, Tier.SLOW):
-            of_tier = [item for item in self._rest if item.tier is tier]
+            of_tier = [item for item in self._rest.items if item.tier is tier]
             period = self._period[tier]
             for turn, item in enumerate(of_tier, start=1):
                 self._due[item] = now + period * turn / len(of_tier)
                 self._good_until[item] = now + 2 * period
 
-    def run(self, now: float) -> Readings:
-        """One poll at ``now`` (monotonic seconds). Raises NvmlError when the device or the library is down.
+    def run(self, now: float) -> tuple[Readings, Readings]:
+        """One poll at ``now`` (monotonic seconds): readings of the fast tier, and of the slower ones.
 
-        The first fast item, the field batch, speaks for the device: when it fails as a whole, so does the poll.
+        The latter are the same object until one of them was read again. Raises NvmlError when the device or the library
+        is down: the first fast item, the field batch, speaks for the device, and when it fails as a whole, so does the
+        poll.
         """
-        for item in self._fast:
-            self._run_item(item, speaks_for_device=item is self._fast[0])
-        due = sorted((item for item in self._rest if self._due[item] <= now), key=self._due.__getitem__)
+        trace, tally, speaker = self._trace, self.tally, True
+        for item in self._fast.items:
+            trace.last = item.function
+            code = item.run(tally)
+            if code or self.abandoned:
+                self._failed(item, code, speaks_for_device=speaker)
+            speaker = False
+        if now >= self._next:
+            self._run_rest(now)
+            self._rested = self._rest.readings()
+        return self._fast.readings(), self._rested
+
+    def _run_rest(self, now: float) -> None:
+        due = sorted((item for item in self._rest.items if self._due[item] <= now), key=self._due.__getitem__)
         for item in due[: self._budget]:
             period = self._period[item.tier]
-            if self._run_item(item, speaks_for_device=False) == SUCCESS:
+            self._trace.last = item.function
+            code = item.run(self.tally)
+            if code or self.abandoned:
+                self._due[item] = now + period / 10
+                self._failed(item, code, speaks_for_device=False)
+            else:
                 self._good_until[item] = now + 2 * period
                 self._due[item] = max(self._due[item] + period, now + period / 2)
-            else:
-                self._due[item] = now + period / 10
-        for item in self._rest:
+        for item in self._rest.items:
             if self._good_until[item] < now:
                 item.values = [None] * len(item.keys)
-        return self._readings()
+                self._good_until[item] = math.inf
+        self._next = min((min(self._due[item], self._good_until[item]) for item in self._rest.items), default=math.inf)
 
-    def _run_item(self, item: Item, *, speaks_for_device: bool) -> int:
-        self._trace.last = item.function
-        code = item.run(self.tally)
+    def _failed(self, item: Item, code: int, *, speaks_for_device: bool) -> None:
         if self.abandoned:
             raise Abandoned(item.function)
-        if code == SUCCESS:
-            return code
         if code in DEVICE_DOWN or code in LIBRARY_DOWN or speaks_for_device:
             raise NvmlError(item.function, code)
         if code in NEVER_HERE:
             self._drop(item, code)
-        else:
+        elif code != SUCCESS:
             self.tally.error(code)
-        return code
 
     def _drop(self, item: Item, code: int) -> None:
         """The device stopped supporting it (MIG was turned on, say): leave it alone until the plan is made anew."""
-        self._fast = [other for other in self._fast if other is not item]
-        self._rest = [other for other in self._rest if other is not item]
-        self.items = (*self._fast, *self._rest)
+        for columns in (self._fast, self._rest):
+            columns.items = [other for other in columns.items if other is not item]
         for key in item.keys:
             self.tally.drop(key, code)
-
-    def _readings(self) -> Readings:
-        values: list[Number | None] = []
-        for item in self.items:
-            values += item.values
-        mask = tuple([value is not None for value in values])
-        if mask != self._mask or not self._keys:
-            # The tuple of keys stays the same object as long as the same readings are reported (see model.readings).
-            every = [key for item in self.items for key in item.keys]
-            self._keys = tuple(key for key, there in zip(every, mask, strict=True) if there)
-            self._mask = mask
-        if all(mask):
-            return Readings(self._keys, tuple(values))
-        return Readings(self._keys, tuple([value for value in values if value is not None]))

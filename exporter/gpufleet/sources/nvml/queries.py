@@ -12,13 +12,10 @@ from dataclasses import dataclass
 import pynvml
 
 from gpufleet.model.readings import Key, Number
-from gpufleet.sources.nvml.batch import state_set_values
 from gpufleet.sources.nvml.tally import Tally, Tier
 from gpufleet.sources.nvml.units import (
     BYTE,
     CELSIUS,
-    COUNT,
-    COUNT64,
     FLAG,
     GENERATION,
     LANES,
@@ -49,6 +46,8 @@ class Query:
     """Version word to be written into the buffer before each call: the driver may overwrite it."""
     instead: tuple[Query, ...] = ()
     """What is asked where the driver does not have this one."""
+    unit: Unit | None = None
+    """For a query of one plain number: what ``decode`` does, as data."""
 
 
 def linear(keys: Sequence[Key], units: Sequence[Unit]) -> Decode:
@@ -69,7 +68,7 @@ def linear(keys: Sequence[Key], units: Sequence[Unit]) -> Decode:
     return decode
 
 
-def _simple(
+def simple(
     function: str,
     tier: Tier,
     rows: Sequence[tuple[Key, Unit]],
@@ -80,6 +79,7 @@ def _simple(
     version: int = 0,
     instead: tuple[Query, ...] = (),
 ) -> Query:
+    """A query whose numbers are readings as they stand, each under its key and in its unit."""
     keys = tuple(key for key, _ in rows)
     return Query(
         function,
@@ -91,20 +91,21 @@ def _simple(
         more_buffers,
         version,
         instead,
+        rows[0][1] if len(rows) == 1 else None,
     )
 
 
 def _one(function: str, tier: Tier, name: str, unit: Unit, *, arguments: tuple[int, ...] = ()) -> Query:
-    return _simple(function, tier, [(Key(name), unit)], "<I", arguments=arguments)
+    return simple(function, tier, [(Key(name), unit)], "<I", arguments=arguments)
 
 
 def _engine(function: str, name: str) -> Query:
-    return _simple(function, Tier.MEDIUM, [(Key(name), PERCENT)], "<I", more_buffers=(4,))
+    return simple(function, Tier.MEDIUM, [(Key(name), PERCENT)], "<I", more_buffers=(4,))
 
 
 # --- memory -----------------------------------------------------------------------------------------------------------
 MEMORY_V2_VERSION = 40 | 2 << 24
-_MEMORY_V1 = _simple(
+_MEMORY_V1 = simple(
     "nvmlDeviceGetMemoryInfo",
     Tier.FAST,
     [(Key("memory_total_bytes"), BYTE), (Key("memory_free_bytes"), BYTE), (Key("memory_used_bytes"), BYTE)],
@@ -112,7 +113,7 @@ _MEMORY_V1 = _simple(
 )
 """Here "used" includes what the driver reserves; the second version keeps the two apart."""
 
-MEMORY = _simple(
+MEMORY = simple(
     "nvmlDeviceGetMemoryInfo_v2",
     Tier.FAST,
     [
@@ -150,110 +151,6 @@ def _decode_performance_state(raw: tuple[int, ...], tally: Tally) -> list[Number
     return [state]
 
 
-# --- SRAM errors ------------------------------------------------------------------------------------------------------
-SRAM_VERSION = 104 | 1 << 24
-
-
-def _decode_sram(raw: tuple[int, ...], tally: Tally) -> list[Number | None]:
-    """Parity and SEC-DED errors are both uncorrectable; each happened once, so they add up."""
-    counts = linear(_SRAM_COUNTS, [COUNT64] * 6)(raw[:6], tally)
-    lifetime_parity, lifetime_secded, lifetime_corrected, parity, secded, corrected = counts
-    exceeded = linear([Key("ecc_sram_threshold_exceeded")], [FLAG])(raw[6:], tally)
-
-    def both(first: Number | None, second: Number | None) -> Number | None:
-        return None if first is None or second is None else first + second
-
-    return [corrected, both(parity, secded), lifetime_corrected, both(lifetime_parity, lifetime_secded), *exceeded]
-
-
-_SRAM_COUNTS = tuple(Key(name) for name in ("ecc_aggregate_errors",) * 3 + ("ecc_errors",) * 3)
-_UNCORRECTABLE, _SRAM_LOCATION = pynvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, pynvml.NVML_MEMORY_LOCATION_SRAM
-
-
-def _sram_counter(kind: str, kind_code: int, name: str, counter: int) -> Query:
-    key = Key(name, (kind, "sram"))
-    return _simple(
-        "nvmlDeviceGetMemoryErrorCounter",
-        Tier.SLOW,
-        [(key, COUNT64)],
-        "<Q",
-        arguments=(kind_code, counter, _SRAM_LOCATION),
-    )
-
-
-# The detailed status is for administrators; the plain counters are for everybody and lack the threshold.
-SRAM = Query(
-    "nvmlDeviceGetSramEccErrorStatus",
-    Tier.SLOW,
-    (
-        Key("ecc_errors", ("correctable", "sram")),
-        Key("ecc_errors", ("uncorrectable", "sram")),
-        Key("ecc_aggregate_errors", ("correctable", "sram")),
-        Key("ecc_aggregate_errors", ("uncorrectable", "sram")),
-        Key("ecc_sram_threshold_exceeded"),
-    ),
-    "<8xQQQQQQ40xI4x",
-    _decode_sram,
-    version=SRAM_VERSION,
-    instead=(
-        _sram_counter("correctable", 0, "ecc_errors", pynvml.NVML_VOLATILE_ECC),
-        _sram_counter("uncorrectable", _UNCORRECTABLE, "ecc_errors", pynvml.NVML_VOLATILE_ECC),
-        _sram_counter("correctable", 0, "ecc_aggregate_errors", pynvml.NVML_AGGREGATE_ECC),
-        _sram_counter("uncorrectable", _UNCORRECTABLE, "ecc_aggregate_errors", pynvml.NVML_AGGREGATE_ECC),
-    ),
-)
-
-# --- fabric -----------------------------------------------------------------------------------------------------------
-FABRIC_STATES = ("not_started", "in_progress", "completed")
-"""1 to 3; 0 is "not supported"."""
-# Two bits each in the health mask: 0 not supported, 1 true, 2 false.
-_HEALTH_PAIRS = (
-    ("degraded_bandwidth", 0),
-    ("route_recovery", 2),
-    ("route_unhealthy", 4),
-    ("access_timeout_recovery", 6),
-)
-_FABRIC_KEYS = (
-    *(Key("fabric_state", (state,)) for state in (*FABRIC_STATES, "unknown")),
-    *(Key("fabric_health", (issue,)) for issue, _ in _HEALTH_PAIRS),
-    Key("fabric_health", ("incorrect_configuration",)),
-)
-
-
-def _decode_fabric(raw: tuple[int, ...], _: Tally) -> list[Number | None]:
-    """State is one byte in C although the stock binding declares four: the padding beside it is not part of it."""
-    state, mask = raw[0], raw[1] if len(raw) > 1 else 0
-    if state == 0:
-        # A part without a fabric, or one that is not in an NVSwitch system: nothing to say, rather than a row of
-        # zeroes.
-        return [None] * len(_FABRIC_KEYS)
-    values = state_set_values(state - 1, len(FABRIC_STATES))
-    for _issue, shift in _HEALTH_PAIRS:
-        answer = mask >> shift & 3
-        values.append(None if answer not in (1, 2) else int(answer == 1))
-    configuration = mask >> 8 & 0xF
-    values.append(None if configuration == 0 else int(configuration != 1))
-    return values
-
-
-def _fabric(function: str, layout: str, size_and_version: int, instead: tuple[Query, ...] = ()) -> Query:
-    return Query(function, Tier.SLOW, _FABRIC_KEYS, layout, _decode_fabric, version=size_and_version, instead=instead)
-
-
-FABRIC = _fabric(
-    "nvmlDeviceGetGpuFabricInfoV",
-    "<28xB3xI4x",
-    40 | 3 << 24,
-    (
-        _fabric(
-            "nvmlDeviceGetGpuFabricInfoV",
-            "<28xB3xI",
-            36 | 2 << 24,
-            (_fabric("nvmlDeviceGetGpuFabricInfo", "<24xB3x", 0),),
-        ),
-    ),
-)
-
 # --- clock events -----------------------------------------------------------------------------------------------------
 CLOCK_EVENT_BITS: tuple[tuple[int, str], ...] = (
     (0x1, "gpu_idle"),
@@ -290,7 +187,7 @@ def _clock(tier: Tier, name: str, clock: int) -> Query:
 
 FAST_QUERIES: tuple[Query, ...] = (
     MEMORY,
-    _simple(
+    simple(
         "nvmlDeviceGetUtilizationRates",
         Tier.FAST,
         [(Key("utilization_ratio"), PERCENT), (Key("memory_utilization_ratio"), PERCENT)],
@@ -298,7 +195,7 @@ FAST_QUERIES: tuple[Query, ...] = (
     ),
     _clock(Tier.FAST, "sm_clock_hertz", pynvml.NVML_CLOCK_SM),
     _clock(Tier.FAST, "memory_clock_hertz", pynvml.NVML_CLOCK_MEM),
-    _simple(
+    simple(
         "nvmlDeviceGetTemperatureV",
         Tier.FAST,
         [(Key("temperature_celsius"), CELSIUS)],
@@ -329,33 +226,23 @@ MEDIUM_QUERIES: tuple[Query, ...] = (
         version=MARGIN_VERSION,
     ),
     # Current and pending mode; only the current one is a fact.
-    _simple("nvmlDeviceGetMigMode", Tier.MEDIUM, [(Key("mig_enabled"), FLAG)], "<I", more_buffers=(4,)),
+    simple("nvmlDeviceGetMigMode", Tier.MEDIUM, [(Key("mig_enabled"), FLAG)], "<I", more_buffers=(4,)),
 )
 
 SLOW_QUERIES: tuple[Query, ...] = (
-    _simple(
+    simple(
         "nvmlDeviceGetBAR1MemoryInfo",
         Tier.SLOW,
         [(Key("bar1_total_bytes"), BYTE), (Key("bar1_used_bytes"), BYTE)],
         "<Q8xQ",
     ),
-    SRAM,
-    # On some parts each call writes "Unsupported ROUTE_TO_PHYSICAL" into the kernel log; a refusal at the probe ends
-    # it.
-    _simple(
-        "nvmlDeviceGetRowRemapperHistogram",
-        Tier.SLOW,
-        [(Key("row_remap_banks", (banks,)), COUNT) for banks in ("max", "high", "partial", "low", "none")],
-        "<IIIII",
-    ),
-    _simple(
+    simple(
         "nvmlDeviceGetCurrPcieLinkGeneration",
         Tier.SLOW,
         [(Key("pcie_link_generation", ("current",)), GENERATION)],
         "<I",
     ),
-    _simple("nvmlDeviceGetCurrPcieLinkWidth", Tier.SLOW, [(Key("pcie_link_width", ("current",)), LANES)], "<I"),
-    FABRIC,
+    simple("nvmlDeviceGetCurrPcieLinkWidth", Tier.SLOW, [(Key("pcie_link_width", ("current",)), LANES)], "<I"),
 )
 
 
@@ -364,4 +251,4 @@ def fan(number: int) -> Query:
     key = Key("fan_speed_ratio", (str(number),))
     # Above 100 % is allowed: the driver documents that a fan may exceed its nominal speed.
     unit = Unit(per=100, high=200)
-    return _simple("nvmlDeviceGetFanSpeed_v2", Tier.SLOW, [(key, unit)], "<I", arguments=(number,))
+    return simple("nvmlDeviceGetFanSpeed_v2", Tier.SLOW, [(key, unit)], "<I", arguments=(number,))

@@ -38,10 +38,13 @@ class Tally:
 
     def add(self, other: Tally) -> None:
         """Take over the counts of another one (not what it dropped)."""
-        for name, count in other.errors.copy().items():
-            self.errors[name] = self.errors.get(name, 0) + count
-        for name, count in other.invalid.copy().items():
-            self.invalid[name] = self.invalid.get(name, 0) + count
+        if other.errors:
+            # A copy, since the thread that reads the device may add a name meanwhile.
+            for name, count in other.errors.copy().items():
+                self.errors[name] = self.errors.get(name, 0) + count
+        if other.invalid:
+            for name, count in other.invalid.copy().items():
+                self.invalid[name] = self.invalid.get(name, 0) + count
 
     def error(self, code: int) -> None:
         """Count one failed call or entry."""
