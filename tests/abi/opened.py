@@ -37,10 +37,10 @@ def session(fake: FakeNvml) -> Iterator[Session]:
 class Watched:
     """One device with a clock of its own: each ``poll`` is one second later."""
 
-    def __init__(self, opened: Session, index: int = 0, *, each_link: bool = False, interval: float = 1.0) -> None:
+    def __init__(self, opened: Session, index: int, pace: Pace, *, each_link: bool) -> None:
         self.now = 1000.0
-        self.interval = interval
-        options = DeviceOptions(Pace(interval), each_link, opened.versions.driver)
+        self.interval = pace.interval
+        options = DeviceOptions(pace, each_link, opened.versions.driver)
         self.device = Device(opened.calls, opened.handle(index), options, self.now)
 
     def poll(self) -> DeviceReading:
@@ -68,11 +68,17 @@ class Watched:
 
 
 @contextmanager
-def device(fake: FakeNvml, index: int = 0, *, each_link: bool = False, interval: float = 1.0) -> Iterator[Watched]:
+def device(
+    fake: FakeNvml,
+    index: int = 0,
+    *,
+    each_link: bool = False,
+    pace: Pace = Pace(1.0),  # noqa: B008 - immutable
+) -> Iterator[Watched]:
     """One device of an open library, closed in the order that the driver asks for."""
     # Samples may follow each other at once here; that they may not in earnest has a test of its own.
     fake.control.gpm_spacing_ms = 0
     with session(fake) as opened:
-        watched = Watched(opened, index, each_link=each_link, interval=interval)
+        watched = Watched(opened, index, pace, each_link=each_link)
         yield watched
         watched.device.close()

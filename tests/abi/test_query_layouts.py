@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from gpufleet.sources.nvml import batch, events, gpm, mig, queries
+from gpufleet.sources.nvml.health_queries import HEALTH_QUERIES
 from gpufleet.sources.nvml.queries import FAST_QUERIES, MEDIUM_QUERIES, POWER_USAGE, SLOW_QUERIES, Query
 from tests.support.fake_nvml_build import measure
 
@@ -75,8 +76,8 @@ def every_query() -> Iterator[Query]:
         for other in query.instead:
             yield from flat(other)
 
-    rows = [*FAST_QUERIES, *MEDIUM_QUERIES, *SLOW_QUERIES, POWER_USAGE, queries.fan(0), queries.clock_events(None)]
-    for row in [*rows, mig._memory_query()]:
+    rows = [*FAST_QUERIES, *MEDIUM_QUERIES, *SLOW_QUERIES, *HEALTH_QUERIES, POWER_USAGE]
+    for row in [*rows, queries.fan(0), queries.clock_events(None), mig._memory_query()]:
         yield from flat(row)
 
 
