@@ -12,6 +12,7 @@ from gpufleet.collect.roster import Roster
 from gpufleet.collect.watched import Watched
 from gpufleet.model.snapshot import NodeIdentity, PollHealth, Snapshot, SourceHealth
 from gpufleet.model.state import GpuState, NvmlState
+from gpufleet.sources.nvml.session import Versions
 from gpufleet.sources.nvml.tally import Tally
 
 log = logging.getLogger(__name__)
@@ -30,6 +31,8 @@ class Publisher:
         self._lifecycle = lifecycle
         self._quiesce = quiesce
         self._sequence = 0
+        self._versions: Versions | None = None
+        self._node = NodeIdentity(options.node)
         self.latest = self._make(0.0)
 
     def publish(self, duration: float) -> None:
@@ -51,14 +54,7 @@ class Publisher:
             sequence=self._sequence,
             at=self._world.wall(),
             monotonic=now,
-            node=NodeIdentity(
-                node=self._options.node,
-                boot_id=self._options.boot_id,
-                driver_version=lifecycle.versions.driver,
-                nvml_version=lifecycle.versions.nvml,
-                cuda_version=lifecycle.versions.cuda,
-                simulated=lifecycle.simulated,
-            ),
+            node=self._identity(),
             nvml_state=self._nvml_state(gpus),
             gpus=tuple(gpu.snapshot(now) for gpu in gpus),
             # A GPU that fell off the bus is in neither list any more, but it was seen in this boot.
@@ -69,6 +65,20 @@ class Publisher:
             sources=(*self._sources(), *self._world.other_sources()),
             reason=lifecycle.reason,
         )
+
+    def _identity(self) -> NodeIdentity:
+        versions = self._lifecycle.versions
+        if versions is not self._versions:
+            self._versions = versions
+            self._node = NodeIdentity(
+                node=self._options.node,
+                boot_id=self._options.boot_id,
+                driver_version=versions.driver,
+                nvml_version=versions.nvml,
+                cuda_version=versions.cuda,
+                simulated=self._lifecycle.simulated,
+            )
+        return self._node
 
     def _nvml_state(self, gpus: list[Watched]) -> NvmlState:
         if gpus and all(gpu.state is GpuState.DRIVER_BLOCKED for gpu in gpus):

@@ -155,7 +155,7 @@ class Watched:
             if not integrable(elapsed, self.interval):
                 self.gaps += 1
                 elapsed = 0.0
-        self._integrals.add(reading.parts, elapsed)
+        self._integrals.add(reading.parts[-1:], elapsed)
 
     def take_sample(self, sample: GpmSample, now: float) -> None:
         """The GPM thread's part of a poll is in: show it and integrate it."""

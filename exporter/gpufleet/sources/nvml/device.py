@@ -49,6 +49,7 @@ class DeviceReading:
     """What the worker of a GPU brings home from one poll."""
 
     parts: tuple[Readings, ...]
+    """What holds until the device is opened again, the slower tiers, and last the fast one."""
     slices: tuple[tuple[SliceIdentity, tuple[Readings, ...]], ...] = ()
 
 

@@ -11,6 +11,7 @@ import ctypes
 import math
 import struct
 from collections.abc import Sequence
+from itertools import compress
 
 from gpufleet.model.readings import Key, Number, Readings
 from gpufleet.sources.nvml.calls import (
@@ -36,6 +37,10 @@ _HEAD = struct.Struct("<II")
 _METRIC = struct.Struct("<IId24x")
 _METRIC_REPLY = "4xId24x"
 _MEBIBYTE = 1 << 20
+_RATES = frozenset({20, 21})
+"""Metrics in MiB/s; the others are percentages."""
+MOST_MEBIBYTES = 1 << 20
+"""A second, over any link so far."""
 
 GRAPHICS = (1, Key("utilization_ratio"))
 """The graphics and compute engine: stands for GPU utilization while MIG is on, when the driver has no other."""
@@ -107,11 +112,12 @@ class GpmReader:
 
     def _plan(self, metrics: Sequence[tuple[int, Key]]) -> None:
         self._metrics = tuple(metrics)
+        self._rows = tuple((2 * i, metric in _RATES) for i, (metric, _) in enumerate(self._metrics))
         self._template = b"".join(_METRIC.pack(metric, UNWRITTEN, 0.0) for metric, _ in self._metrics)
         self._reply = struct.Struct("<24x" + _METRIC_REPLY * len(self._metrics))
         self._buffer = (ctypes.c_char * (24 + len(self._template)))()
         self._view = memoryview(self._buffer).cast("B")
-        self._mask: tuple[bool, ...] = ()
+        self._mask: list[bool] | None = None
         self._keys: tuple[Key, ...] = ()
 
     def _check(self, function: str, code: int) -> int:
@@ -185,39 +191,42 @@ class GpmReader:
             return None
         reply = self._reply.unpack_from(self._buffer)
         values: list[Number | None] = []
+        add = values.append
         unsupported = False
-        for i, (metric, key) in enumerate(self._metrics):
-            failed, value = reply[2 * i], reply[2 * i + 1]
+        for at, is_rate in self._rows:
+            failed, value = reply[at], reply[at + 1]
             if failed:
-                unsupported = unsupported or failed in NEVER_HERE
-                if failed not in NEVER_HERE:
+                add(None)
+                if failed in NEVER_HERE:
+                    unsupported = True
+                else:
                     self.tally.error(failed)
-                values.append(None)
-            elif math.isnan(value):
-                # No sample in the window, or an engine that this part lacks: not an error, and not a number.
-                values.append(None)
-            elif metric in (20, 21):
-                values.append(self._bounded(key, value, 1 << 20, value * _MEBIBYTE))
+            elif is_rate:
+                add(self._bounded(len(values), value, MOST_MEBIBYTES, value * _MEBIBYTE))
+            elif 0.0 <= value <= 100.0:
+                add(value / 100)
             else:
                 # Rounding puts a fully busy unit a hair over 100.
-                values.append(self._bounded(key, value, 101.0, min(value / 100, 1.0)))
+                add(self._bounded(len(values), value, 101.0, 1.0))
         readings = self._readings(values)
         if unsupported:
             self._plan([row for i, row in enumerate(self._metrics) if reply[2 * i] not in NEVER_HERE])
         return readings
 
-    def _bounded(self, key: Key, raw: float, high: float, value: Number) -> Number | None:
+    def _bounded(self, index: int, raw: float, high: float, value: Number) -> Number | None:
         if 0 <= raw <= high:
             return value
-        self.tally.impossible(key)
+        # No sample in the window, or an engine that this part lacks, comes as NaN: not an error, and not a number.
+        if not math.isnan(raw):
+            self.tally.impossible(self._metrics[index][1])
         return None
 
     def _readings(self, values: list[Number | None]) -> Readings:
-        mask = tuple([value is not None for value in values])
+        mask = [value is not None for value in values]
         if mask != self._mask:
-            self._keys = tuple(key for (_, key), there in zip(self._metrics, mask, strict=True) if there)
+            self._keys = tuple(compress((key for _, key in self._metrics), mask))
             self._mask = mask
-        return Readings(self._keys, tuple([value for value in values if value is not None]))
+        return Readings(self._keys, tuple(values) if len(values) == len(self._keys) else tuple(compress(values, mask)))
 
     def close(self) -> None:
         """Free the samples. Only before nvmlShutdown, and never while a call that uses them is out."""
