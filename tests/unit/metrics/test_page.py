@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from gpufleet.metrics.page import CONTENT_SECURITY_POLICY, render
-from gpufleet.metrics.page.style import STYLE, STYLE_HASH
+from gpufleet.metrics.page import render
 from gpufleet.metrics.page.words import GPU_STATES, NVML_STATES, REASONS, Values, age, chips, gibibytes, percent
+from gpufleet.metrics.page_style import CONTENT_SECURITY_POLICY, STYLE, STYLE_HASH
 from gpufleet.model.readings import Key, Readings
 from gpufleet.model.state import GpuState, NvmlState
 from tests.unit.metrics.snapshots import REASONS as HOPPER_REASONS

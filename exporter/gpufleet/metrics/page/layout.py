@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 from gpufleet import __version__
 from gpufleet.metrics.exposition import STALE_INTERVALS
 from gpufleet.metrics.page.markup import bar, text
-from gpufleet.metrics.page.style import ICON, STYLE
 from gpufleet.metrics.page.table import table
 from gpufleet.metrics.page.words import NVML_STATES, Values, age, gibibytes, percent, plural, present
+from gpufleet.metrics.page_style import ICON, STYLE
 from gpufleet.model.state import GpuState, NvmlState
 
 if TYPE_CHECKING:

@@ -1,4 +1,7 @@
-"""How the landing page looks, and what a browser may do with it: nothing but show it."""
+"""How the landing page looks, and what a browser may do with it: nothing but show it.
+
+Apart from ``page``, so that a server can send the policy without loading what makes the page.
+"""
 
 from __future__ import annotations
 
@@ -82,7 +85,7 @@ table,tbody,tr,th,td{display:block}
 thead{display:none}
 tbody tr{display:grid;grid-template-columns:repeat(auto-fill,minmax(118px,1fr));gap:2px 14px;background:var(--card);
 border:1px solid var(--line);border-radius:12px;padding:12px 14px;margin-bottom:10px}
-tbody tr.slice{margin:-14px 0 10px;border-top:0;border-radius:0 0 12px 12px}
+tbody tr.slice{margin-top:-20px;padding-top:14px;border-top:0;border-radius:0 0 12px 12px}
 tbody tr+tr>*{border:0}
 tbody th,td,tbody tr.slice>*{padding:3px 0}
 tbody th,td.wide,td.notes{grid-column:1/-1}
@@ -95,7 +98,7 @@ td.state::before,td.notes::before,td.wide::before,td.none{display:none}
 @media print{body{background:none}.tile,.frame{box-shadow:none}nav,footer{display:none}}
 """
 
-STYLE_HASH = "sha256-Mc8tx3okhdbUIa8UYmGnotWV1Ej/v3SX7yAUjc0iX1o="
+STYLE_HASH = "sha256-rRuDYHl343CXEypEP21KNmhEaUkQp25gkw6Ns70neAA="
 """Of STYLE, so that the browser takes this style and no other; a test says what it must be."""
 
 CONTENT_SECURITY_POLICY = (
