@@ -48,7 +48,7 @@ class RawClient:
         except BaseException:
             self.sock.close()
             raise
-        self._buffer = b""
+        self._buffer = bytearray()
 
     def __enter__(self) -> Self:
         return self
@@ -73,14 +73,13 @@ class RawClient:
         """
         while b"\r\n\r\n" not in self._buffer:
             self._more()
-        head, _, self._buffer = self._buffer.partition(b"\r\n\r\n")
+        head = self._taken(self._buffer.index(b"\r\n\r\n") + 4)[:-4]
         status_line, *fields = head.decode("latin-1").split("\r\n")
         headers = {name.lower(): value.strip() for name, _, value in (field.partition(":") for field in fields)}
         length = 0 if bodiless else int(headers.get("content-length", "0"))
         while len(self._buffer) < length:
             self._more()
-        body, self._buffer = self._buffer[:length], self._buffer[length:]
-        return Answer(int(status_line.split()[1]), headers, body)
+        return Answer(int(status_line.split()[1]), headers, self._taken(length))
 
     def is_closed(self) -> bool:
         """Wait for the end of the stream and tell whether it came without another byte."""
@@ -88,11 +87,16 @@ class RawClient:
             return not self._buffer and self.sock.recv(1) == b""
         return True
 
+    def _taken(self, size: int) -> bytes:
+        data = bytes(self._buffer[:size])
+        del self._buffer[:size]
+        return data
+
     def _more(self) -> None:
         try:
             chunk = self.sock.recv(65_536)
         except ConnectionError as error:
-            raise Closed(self._buffer) from error
+            raise Closed(bytes(self._buffer)) from error
         if not chunk:
-            raise Closed(self._buffer)
+            raise Closed(bytes(self._buffer))
         self._buffer += chunk

@@ -125,13 +125,18 @@ class Registry:
             _hang_up([link])
             return True
 
+    def announce_stop(self) -> None:
+        """Take in no further connection, and make each present response the last on its own."""
+        with self._changed:
+            self._stopping = True
+
     def stop(self, grace_seconds: float) -> bool:
         """Hang up on waiting connections, wait for the busy ones, then hang up on these too.
 
         Return whether every response ended by itself within grace_seconds.
         """
+        self.announce_stop()
         with self._changed:
-            self._stopping = True
             _hang_up(link for link in self._links if link.phase is not Phase.BUSY)
             clean = self._changed.wait_for(lambda: not self._links, grace_seconds)
             if not clean:

@@ -9,6 +9,7 @@ import os
 import select
 import socket
 import threading
+import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -36,6 +37,7 @@ _PAUSE_SECONDS = 0.1
 # backlog, so an immediate retry would spin.
 _EXHAUSTED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 _STOP_MARGIN_SECONDS = 1.0
+_SETTLED_SECONDS = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +83,7 @@ class Server:
         self._listeners: dict[int, socket.socket] = {}
         self._addresses: tuple[str, ...] = ()
         self._started_with_tls = False
+        self._exhausted_at = 0.0
         self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._accepting: threading.Thread | None = None
         self._stop_lock = threading.Lock()
@@ -131,6 +134,8 @@ class Server:
             return self._stopped
 
     def _stop(self, grace_seconds: float) -> bool:
+        # First, so that no response that ends while the listening sockets close promises to go on.
+        self._registry.announce_stop()
         os.write(self._wake_write, b"x")
         if self._accepting is not None:
             self._accepting.join(_STOP_MARGIN_SECONDS)
@@ -182,10 +187,13 @@ class Server:
             except OSError as error:
                 if error.errno in _EXHAUSTED:
                     self._flaws.failed("accept", "cannot accept connections", str(error), level=logging.ERROR)
+                    self._exhausted_at = time.monotonic()
                     self._registry.evict_one()
                     return False
                 continue  # the client gave up between its SYN and our accept
-            self._flaws.over("accept", "accepting connections again")
+            # Not at once: near the limit that would be two lines for each connection.
+            if time.monotonic() > self._exhausted_at + _SETTLED_SECONDS:
+                self._flaws.over("accept", "accepting connections again")
             self._take_in(sock, peer_name(address), rejections)
         return True
 
