@@ -92,7 +92,8 @@ def regime(profile: Profile, activity: Activity, level: float = 1.0, hindrance: 
     moving = activity.held and activity is not HELD
     speed = hindrance.speed if moving else 1.0
     clocks = profile.clocks
-    sm_clock = round(clocks.sm_max * activity.clock * speed) if activity.held else clocks.sm_idle
+    # Clocks move in steps of 15 MHz.
+    sm_clock = round(clocks.sm_max * activity.clock * speed / 15) * 15 if activity.held else clocks.sm_idle
     power_share = activity.power * level * speed**_POWER_EXPONENT
     watts = profile.power.idle + (profile.power.limit - profile.power.idle) * power_share
 

@@ -29,6 +29,7 @@ _U32 = pynvml.NVML_VALUE_TYPE_UNSIGNED_INT
 _U64 = pynvml.NVML_VALUE_TYPE_UNSIGNED_LONG_LONG
 _I32 = pynvml.NVML_VALUE_TYPE_SIGNED_INT
 
+_ENTRY = struct.Struct("<IIqqIIQ")
 _LATENCY_US = 3
 
 Computed = Callable[[ScriptedGpu, Reading], int]
@@ -42,6 +43,8 @@ class Answer:
     column: int | None = None
     constant: int = 0
     computed: Computed | None = None
+    of_link_errors: bool = False
+    """Computed, and 0 on a GPU whose links have no errors."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -244,50 +247,55 @@ def _traffic(at: int, links: int, scope: int, unit: int) -> Answer:
 
 
 def _link_errors(kind: str, link: int | None) -> Answer:
-    return Answer(_U64, computed=lambda gpu, reading: gpu.link_errors(kind, link, reading.time))
+    return Answer(_U64, computed=lambda gpu, reading: gpu.link_errors(kind, link, reading.time), of_link_errors=True)
 
 
 class _Shape:
     """A request of one shape, worked out."""
 
-    __slots__ = ("_all_written", "_computed", "_constants", "_pick", "_written", "count", "template")
+    __slots__ = ("_all_written", "_computed", "_constants", "_link_errors", "_pick", "_written", "count", "template")
 
     def __init__(self, kind: Kind, ids: tuple[int, ...]) -> None:
         self.count = len(ids) // 2
-        entries = []
-        picked: list[int] = []
-        constants: list[int] = []
-        self._computed: list[Computed] = []
-        self._written = array("Q", [1] * self.count)
-        for i in range(self.count):
-            field, scope = ids[2 * i], ids[2 * i + 1]
-            answer = answer_for(kind, field, scope)
-            if answer is None:
-                entries.append(struct.pack("<IIqqIIQ", field, scope, 0, 0, 0, NOT_SUPPORTED, 0))
-                constants.append(0)
-                picked.append(-1)
-                self._written[i] = 0
-                continue
-            entries.append(struct.pack("<IIqqIIQ", field, scope, 0, _LATENCY_US, answer.type, SUCCESS, 0))
-            if answer.column is not None:
-                picked.append(answer.column)
-            elif answer.computed is not None:
-                picked.append(column.COLUMNS + len(self._computed))
-                self._computed.append(answer.computed)
-            else:
-                picked.append(-1)
-            constants.append(answer.constant)
-        self.template = b"".join(entries)
+        answers = [answer_for(kind, ids[2 * i], ids[2 * i + 1]) for i in range(self.count)]
+        self.template = b"".join(
+            _ENTRY.pack(ids[2 * i], ids[2 * i + 1], 0, 0, 0, NOT_SUPPORTED, 0)
+            if answer is None
+            else _ENTRY.pack(ids[2 * i], ids[2 * i + 1], 0, _LATENCY_US, answer.type, SUCCESS, 0)
+            for i, answer in enumerate(answers)
+        )
+        self._written = array("Q", [answer is not None for answer in answers])
         self._all_written = all(self._written)
-        # Columns first, then what is computed, then constants: one list that an itemgetter picks from.
-        last = column.COLUMNS + len(self._computed)
-        self._constants = constants
-        indices = [at if at >= 0 else last + i for i, at in enumerate(picked)]
+        computed = [answer for answer in answers if answer is not None and answer.computed is not None]
+        self._computed = [a.computed for a in computed if a.computed is not None and not a.of_link_errors]
+        self._link_errors = [a.computed for a in computed if a.computed is not None and a.of_link_errors]
+        self._constants = [0 if answer is None else answer.constant for answer in answers]
+        # One list is picked from: the columns, what is computed, the errors of links, the constants.
+        computed_at = column.COLUMNS
+        errors_at = computed_at + len(self._computed)
+        constants_at = errors_at + len(self._link_errors)
+        indices = []
+        for i, answer in enumerate(answers):
+            if answer is None or (answer.column is None and answer.computed is None):
+                indices.append(constants_at + i)
+            elif answer.column is not None:
+                indices.append(answer.column)
+            elif answer.of_link_errors:
+                indices.append(errors_at)
+                errors_at += 1
+            else:
+                indices.append(computed_at)
+                computed_at += 1
         # itemgetter of a single index gives no tuple, so the first is asked for twice and dropped.
         self._pick = operator.itemgetter(indices[0], *indices)
 
     def fill(self, words: memoryview, gpu: ScriptedGpu, reading: Reading, timestamp: int) -> None:
-        source = reading.values + [computed(gpu, reading) for computed in self._computed] + self._constants
+        source = reading.values + [computed(gpu, reading) for computed in self._computed]
+        if gpu.has_link_errors:
+            source += [computed(gpu, reading) for computed in self._link_errors]
+        else:
+            source += [0] * len(self._link_errors)
+        source += self._constants
         if self._all_written:
             stamps = array("Q", [timestamp]) * self.count
         else:

@@ -143,6 +143,7 @@ class ScriptedGpu:
         "_span",
         "_warmth",
         "activity_gain",
+        "has_link_errors",
         "loaded_at",
         "script",
     )
@@ -160,6 +161,7 @@ class ScriptedGpu:
         self.loaded_at = 0
         self._base: Totals = [0] * COUNTERS
         self._conditions = script.troubles.conditions
+        self.has_link_errors = any(tally.kind.startswith("nvlink_") for tally in script.troubles.tallies)
         self._health = self._counts(0)
 
     def load(self, time: int) -> None:

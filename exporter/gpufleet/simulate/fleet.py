@@ -1,0 +1,114 @@
+"""A fleet of simulated nodes in one process: each is computed when somebody asks for it, by the code of a real one.
+
+A node costs nothing until it is first read. What nodes have in common (profiles, timelines, request layouts) they
+share.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from gpufleet.collect.options import PollerOptions
+from gpufleet.collect.synchronous import SynchronousNode
+from gpufleet.metrics.family import Level
+from gpufleet.metrics.render import OPENMETRICS_END, Renderer
+from gpufleet.model.snapshot import Snapshot
+from gpufleet.simulate.driver import ScriptedDriver
+from gpufleet.simulate.gpu import uuid_from
+from gpufleet.simulate.staging import Stage
+
+EXPECTED_INTERVAL = 30.0
+"""Seconds between two scrapes of a node; what is sampled over an interval is shown up to twice that."""
+
+
+@dataclass(frozen=True, slots=True)
+class FleetOptions:
+    """How nodes are shown, and how fast their time runs."""
+
+    level: Level = Level.STANDARD
+    each_link: bool = False
+    speed: float = 1.0
+
+
+class _Node:
+    """One node that has been read at least once."""
+
+    __slots__ = ("lock", "renderer", "synchronous")
+
+    def __init__(self, synchronous: SynchronousNode, renderer: Renderer) -> None:
+        self.synchronous = synchronous
+        self.renderer = renderer
+        # A renderer remembers the text before, so two scrapes of one node take turns.
+        self.lock = threading.Lock()
+
+
+class Fleet:
+    """All nodes of a stage. Safe to use from any thread."""
+
+    def __init__(
+        self,
+        stage: Stage,
+        options: FleetOptions,
+        clock: Callable[[], float] = time.monotonic,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        self._stage = stage
+        self._options = options
+        self._clock = clock
+        self._wall = wall
+        # One origin for all: a run's nodes are at the same step, whenever each is read for the first time.
+        self._origin = clock()
+        self._started_at = wall()
+        self._nodes: dict[str, _Node] = {}
+        self._lock = threading.Lock()
+        self.names = stage.names
+
+    def text(self, name: str, *, openmetrics: bool = False) -> bytes:
+        """The exposition of a node as of now; KeyError when there is none of that name."""
+        node = self._node(name)
+        with node.lock:
+            snapshot = node.synchronous.poll()
+            if openmetrics:
+                return (node.renderer.openmetrics(snapshot) + OPENMETRICS_END).encode()
+            return node.renderer.text(snapshot).encode()
+
+    def snapshot(self, name: str) -> Snapshot:
+        """A node as of now; KeyError when there is none of that name."""
+        return self._node(name).synchronous.poll()
+
+    @property
+    def opened(self) -> int:
+        """Nodes that have been read at least once."""
+        return len(self._nodes)
+
+    def _node(self, name: str) -> _Node:
+        node = self._nodes.get(name)
+        if node is None:
+            with self._lock:
+                node = self._nodes.get(name)
+                if node is None:
+                    node = self._nodes[name] = self._open(name)
+        return node
+
+    def _open(self, name: str) -> _Node:
+        script = self._stage.node(name)
+        driver = ScriptedDriver(
+            script.gpus,
+            clock=self._clock,
+            speed=self._options.speed,
+            origin=self._origin,
+            started_at=self._started_at,
+            driver_version=script.driver_version,
+            restarts=script.restarts,
+            blocking=False,
+        )
+        options = PollerOptions(
+            node=name,
+            interval=EXPECTED_INTERVAL,
+            each_link=self._options.each_link,
+            boot_id=uuid_from("", script.gpus[0].seed >> 32, 7),
+        )
+        return _Node(SynchronousNode(driver, options, self._clock, self._wall), Renderer(self._options.level))
