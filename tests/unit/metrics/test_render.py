@@ -359,7 +359,9 @@ def test_a_quiesced_exporter_says_so_and_calls_nothing_up_or_down() -> None:
     names = {line.split("{")[0] for line in series(text)}
     assert values_of(text, "gpufleet_quiesced") == {"": "1"}
     assert "gpu_info" in names
-    assert names.isdisjoint({"gpu_up", "gpu_state", "gpufleet_nvml_up", "gpufleet_nvml_state", "gpu_power_watts"})
+    assert "gpu_count_expected" in names
+    of_the_driver = {"gpu_up", "gpu_state", "gpu_count_visible", "gpufleet_nvml_up", "gpufleet_nvml_state"}
+    assert names.isdisjoint({*of_the_driver, "gpu_power_watts"})
 
 
 def test_every_served_family_is_shown_by_some_snapshot() -> None:
