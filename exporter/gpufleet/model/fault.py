@@ -1,8 +1,8 @@
 """Faults as they are told (events) and as a person acts on them (incidents).
 
 What happened and what follows are apart: *blame* says whose fault it is, *action* what makes the GPU usable again, and
-``isolate`` and ``refund`` are decided from both, so that an application's fault that needs a reboot isolates the node and
-refunds nobody.
+``isolate`` and ``refund`` are decided from both, so that an application's fault that needs a reboot isolates the node
+and refunds nobody.
 """
 
 from __future__ import annotations
