@@ -16,6 +16,7 @@ from gpufleet.model.readings import Readings
 from gpufleet.model.snapshot import GpuSnapshot, SliceSnapshot
 from gpufleet.model.state import GpuState
 from gpufleet.sources.nvml.device import Device, DeviceReading, GpmSample
+from gpufleet.sources.nvml.gpm import SHORTEST_SECONDS
 from gpufleet.sources.nvml.tally import Tally
 
 
@@ -74,8 +75,10 @@ class Claim:
             self.activity = Activity.IDLE
 
 
-NO_SAMPLE = GpmSample(None, {})
 MOST_SLICES = 64
+
+Activities = tuple[Readings, float]
+"""Readings of the GPM thread, and the monotonic time until which they are good."""
 
 
 @dataclass(slots=True, eq=False)
@@ -101,8 +104,9 @@ class Watched:
     read_at: float | None = None
     polled_at: float | None = None
     """Unix time of ``reading``."""
-    sample: GpmSample | None = None
-    sampled_at: float | None = None
+    activity: Activities | None = None
+    slice_activity: dict[str, Activities] = field(default_factory=dict)
+    """By UUID of the slice."""
     standing: tuple[Readings, ...] = ()
     gaps: int = 0
     past: Tally = field(default_factory=Tally)
@@ -139,7 +143,8 @@ class Watched:
     def down(self, state: GpuState, reason: str | None) -> None:
         """From here on nothing is shown of what the driver said: it is not known to be true any more."""
         self.state, self.reason = state, reason
-        self.reading = self.sample = None
+        self.reading = self.activity = None
+        self.slice_activity = {}
 
     def take_reading(self, reading: DeviceReading, now: float, unix: float) -> None:
         """A poll's reading is in: show it and integrate it."""
@@ -158,14 +163,23 @@ class Watched:
         self._integrals.add(reading.parts[-1:], elapsed)
 
     def take_sample(self, sample: GpmSample, now: float) -> None:
-        """The GPM thread's part of a poll is in: show it and integrate it."""
-        self.sample, self.sampled_at = sample, now
+        """The GPM thread's part of a poll is in: show it and integrate it.
+
+        A window that was not to be had this time takes nothing away: what was measured before is good for two
+        intervals, like any tier's value, and the driver asks for some time between two samples.
+        """
+        good_until = now + 2 * self.interval + SHORTEST_SECONDS
         if sample.own is not None:
+            self.activity = (sample.own[0], good_until)
             self._add(self._integrals, *sample.own)
-        for uuid, window in sample.slices.items():
-            self._add(self._slice_integrals.setdefault(uuid, Integrals()), *window)
+        if not sample.slices:
+            return
+        for uuid, (readings, seconds) in sample.slices.items():
+            self.slice_activity[uuid] = (readings, good_until)
+            self._add(self._slice_integrals.setdefault(uuid, Integrals()), readings, seconds)
         if len(self._slice_integrals) > MOST_SLICES:
             # A GPU that is cut anew again and again: slices of the past are not worth their memory.
+            self.slice_activity = {uuid: self.slice_activity[uuid] for uuid in sample.slices}
             self._slice_integrals = {uuid: self._slice_integrals[uuid] for uuid in sample.slices}
 
     def _add(self, integrals: Integrals, readings: Readings, seconds: float) -> None:
@@ -183,10 +197,7 @@ class Watched:
                 standing=self.standing,
                 reason=self.reason,
             )
-        # Good for two intervals, like any tier's value: the GPM thread may be late by one.
-        late = self.sampled_at is None or now - self.sampled_at > 2 * self.interval
-        sample = NO_SAMPLE if self.sample is None or late else self.sample
-        own = () if sample.own is None else (sample.own[0],)
+        own = _good(self.activity, now)
         return GpuSnapshot(
             number=self.number,
             identity=self.identity,
@@ -194,13 +205,16 @@ class Watched:
             polled_at=self.polled_at,
             parts=(*reading.parts, *own, self._integrals.readings()),
             standing=self.standing,
-            slices=tuple(self._slice(identity, parts, sample) for identity, parts in reading.slices),
+            slices=tuple(self._slice(identity, parts, now) for identity, parts in reading.slices),
             utilization_basis=device.utilization_basis,
         )
 
-    def _slice(self, identity: SliceIdentity, parts: tuple[Readings, ...], sample: GpmSample) -> SliceSnapshot:
-        window = sample.slices.get(identity.mig_uuid)
+    def _slice(self, identity: SliceIdentity, parts: tuple[Readings, ...], now: float) -> SliceSnapshot:
         integrals = self._slice_integrals.get(identity.mig_uuid)
-        own = () if window is None else (window[0],)
+        own = _good(self.slice_activity.get(identity.mig_uuid), now)
         sums = () if integrals is None else (integrals.readings(),)
         return SliceSnapshot(identity, (*parts, *own, *sums))
+
+
+def _good(activity: Activities | None, now: float) -> tuple[Readings, ...]:
+    return () if activity is None or now > activity[1] else (activity[0],)
