@@ -119,7 +119,8 @@ class Watched:
         """The driver's function that is being called for this GPU, or was last."""
         if self.device is None:
             return ""
-        return self.device.sampling_call() if self.claim.activity is Activity.SAMPLING else self.device.trace.last
+        device = self.device
+        return device.gpm_trace.last if self.claim.activity is Activity.SAMPLING else device.trace.last
 
     def adopt(self, device: Device, lane: Lane) -> None:
         """Take a device that was just opened for this GPU."""

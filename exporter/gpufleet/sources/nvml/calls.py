@@ -196,10 +196,12 @@ def _function_not_found(*_: object) -> int:
 class Trace:
     """The function that a thread is in, or was in last: what a hang is blamed on. Read by other threads."""
 
-    __slots__ = ("last",)
+    __slots__ = ("given_up", "last")
 
     def __init__(self) -> None:
         self.last = ""
+        self.given_up = False
+        """Set from outside when the call is overdue: once it returns, no other call is made."""
 
 
 class Calls(Mapping[str, NvmlFunction]):

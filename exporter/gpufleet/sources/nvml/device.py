@@ -72,6 +72,8 @@ class Device:
         ``trace`` is where the call that the worker is in can be seen from outside, also before this returns.
         """
         self.trace = trace if trace is not None else Trace()
+        self.gpm_trace = Trace()
+        """The call that the GPM thread is in for this device, or was last."""
         calls = self._calls = calls.traced(self.trace)
         self._options = options
         self._mig_changed = False
@@ -155,7 +157,7 @@ class Device:
         if not any(key == GRAPHICS[1] for item in self.plan.items for key in item.keys):
             # With MIG on the driver refuses its own utilization; the engine's activity is the nearest thing to it.
             metrics = (GRAPHICS, *metrics)
-        return GpmReader(self._calls, self.handle, metrics, self.tally)
+        return GpmReader(self._calls, self.handle, metrics, self.tally, self.gpm_trace)
 
     def _discover_slices(self) -> None:
         self._retired += [reader.gpm for reader in self.slices if reader.gpm is not None]
@@ -163,8 +165,9 @@ class Device:
         self._mig_changed = False
         if self._mig:
             self._whole = multiprocessors(self._calls, self.handle)
+            gpm_trace = self.gpm_trace if self.has_gpm else None
             self.slices = tuple(
-                SliceReader(self._calls, self.handle, found, self._whole, self.tally, has_gpm=self.has_gpm)
+                SliceReader(self._calls, self.handle, found, self._whole, self.tally, gpm_trace)
                 for found in discover(self._calls, self.handle)
             )
         self._watch = SliceWatch(self._calls, self.handle, self.slices) if self._mig else None
@@ -175,9 +178,7 @@ class Device:
 
     def abandon(self, *, given_up: bool) -> None:
         """Tell a poll whose call is overdue to end when the call returns (True), or allow polls again (False)."""
-        self.plan.abandoned = given_up
-        for gpm in self._gpm_readers():
-            gpm.abandoned = given_up
+        self.trace.given_up = self.gpm_trace.given_up = given_up
 
     def _gpm_readers(self) -> list[GpmReader]:
         own = [self.gpm] if self.gpm is not None else []
@@ -230,8 +231,9 @@ class Device:
         """Activity since the previous call, by the GPM thread. Raises NvmlError when the device or the library is
         down.
         """
-        while self._retired:
-            self._retired.pop().close()
+        while self._retired and not self.gpm_trace.given_up:
+            self._retired[-1].close()
+            self._retired.pop()
         own = self._window(self.gpm, now)
         slices = {}
         for reader in self.slices:
@@ -252,10 +254,6 @@ class Device:
         if self.gpm is not None and self.gpm.supported:
             return "sm"
         return "gpu" if any(key == GRAPHICS[1] for item in self.plan.items for key in item.keys) else None
-
-    def sampling_call(self) -> str:
-        """The GPM function that the GPM thread is in for this device, or was last."""
-        return next((gpm.call for gpm in reversed(self._gpm_readers()) if gpm.call), "")
 
     def close(self) -> None:
         """Free what the driver allocated. By the GPM thread or with it ended, before nvmlShutdown, with no call out."""

@@ -22,6 +22,7 @@ from gpufleet.sources.nvml.calls import (
     SUCCESS,
     Calls,
     NvmlError,
+    Trace,
 )
 from gpufleet.sources.nvml.tally import UNWRITTEN, Tally
 
@@ -92,18 +93,18 @@ class GpmReader:
         handle: ctypes.c_void_p,
         metrics: Sequence[tuple[int, Key]],
         tally: Tally,
+        trace: Trace,
         gpu_instance: int | None = None,
     ) -> None:
-        self.call = ""
-        self.abandoned = False
-        """Set from outside when a call is overdue: once it returns, no other GPM call is made beside the new
-        sampler's.
+        """``trace`` is shared by all readers of a device: when one is given up, none calls the driver beside the new
+        sampler.
         """
         self.tally = tally
         self.supported = True
         self.window_seconds: float | None = None
         """Length of the last window; what a ratio has to be multiplied with to integrate it."""
-        self._calls = calls
+        self._trace = trace
+        self._calls = calls.traced(trace)
         self._handle = handle
         self._instance = gpu_instance
         self._samples: list[ctypes.c_void_p] = []
@@ -128,9 +129,8 @@ class GpmReader:
     def _allocate(self) -> bool:
         while len(self._samples) < 2:
             sample = (ctypes.c_void_p * 1)()
-            self.call = "nvmlGpmSampleAlloc"
-            code = self._check(self.call, self._calls[self.call](sample))
-            if self.abandoned:
+            code = self._check("nvmlGpmSampleAlloc", self._calls["nvmlGpmSampleAlloc"](sample))
+            if self._trace.given_up:
                 # Kept: two half-made pairs would leak one sample a hang.
                 if code == SUCCESS:
                     self._samples.append(ctypes.c_void_p(sample[0]))
@@ -141,26 +141,27 @@ class GpmReader:
             self._samples.append(ctypes.c_void_p(sample[0]))
         return True
 
+    def _may_sample(self, now: float) -> bool:
+        if not self.supported or self._trace.given_up:
+            return False
+        return self._taken_at is None or now - self._taken_at >= SHORTEST_SECONDS
+
     def read(self, now: float) -> Readings | None:
         """Means since the previous call, ``None`` when there is no valid window yet.
 
         ``now`` is monotonic seconds. Raises NvmlError when the device or the library is down.
         """
-        if not self.supported or (self._taken_at is not None and now - self._taken_at < SHORTEST_SECONDS):
-            return None
-        if not self._allocate():
+        if not self._may_sample(now) or not self._allocate():
             return None
         older, newer = self._samples
         if self._instance is None:
-            self.call = "nvmlGpmSampleGet"
-            code = self._calls[self.call](self._handle, older)
+            code = self._calls["nvmlGpmSampleGet"](self._handle, older)
         else:
-            self.call = "nvmlGpmMigSampleGet"
-            code = self._calls[self.call](self._handle, self._instance, older)
-        if self.abandoned:
+            code = self._calls["nvmlGpmMigSampleGet"](self._handle, self._instance, older)
+        if self._trace.given_up:
             self._taken_at = None
             return None
-        if self._check(self.call, code) != SUCCESS:
+        if self._check(self._trace.last, code) != SUCCESS:
             self._refuse(code)
             return None
         previous, self._taken_at = self._taken_at, now
@@ -184,8 +185,7 @@ class GpmReader:
         view[:8] = _HEAD.pack(_VERSION, len(self._metrics))
         view[8:24] = struct.pack("<QQ", first.value or 0, second.value or 0)
         view[24:] = self._template
-        self.call = "nvmlGpmMetricsGet"
-        code = self._check(self.call, self._calls[self.call](self._buffer))
+        code = self._check("nvmlGpmMetricsGet", self._calls["nvmlGpmMetricsGet"](self._buffer))
         if code != SUCCESS:
             self.tally.error(code)
             return None
@@ -229,7 +229,9 @@ class GpmReader:
         return Readings(self._keys, tuple(values) if len(values) == len(self._keys) else tuple(compress(values, mask)))
 
     def close(self) -> None:
-        """Free the samples. Only before nvmlShutdown, and never while a call that uses them is out."""
-        while self._samples:
+        """Free the samples, as far as the call that frees one returns in time. Only before nvmlShutdown, and never
+        while a call that uses them is out.
+        """
+        while self._samples and not self._trace.given_up:
             self._calls["nvmlGpmSampleFree"](self._samples.pop())
         self._taken_at = None

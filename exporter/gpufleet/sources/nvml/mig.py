@@ -14,7 +14,7 @@ import pynvml
 
 from gpufleet.model.gpu import SliceIdentity
 from gpufleet.model.readings import Key, Number, Readings
-from gpufleet.sources.nvml.calls import DEVICE_DOWN, LIBRARY_DOWN, SUCCESS, Calls, NvmlError
+from gpufleet.sources.nvml.calls import DEVICE_DOWN, LIBRARY_DOWN, SUCCESS, Calls, NvmlError, Trace
 from gpufleet.sources.nvml.gpm import SLICE_METRICS, GpmReader
 from gpufleet.sources.nvml.identity import read_number, read_text, read_uuid
 from gpufleet.sources.nvml.prepared import PreparedQuery, prepare
@@ -154,9 +154,17 @@ class SliceReader:
     """Reads one slice: memory with the device's worker, activity with the GPM thread."""
 
     def __init__(
-        self, calls: Calls, parent: ctypes.c_void_p, found: Found, whole: int | None, tally: Tally, *, has_gpm: bool
+        self,
+        calls: Calls,
+        parent: ctypes.c_void_p,
+        found: Found,
+        whole: int | None,
+        tally: Tally,
+        gpm_trace: Trace | None,
     ) -> None:
-        """``whole`` is the number of multiprocessors of the uncut GPU, see ``multiprocessors``."""
+        """``whole`` is the number of multiprocessors of the uncut GPU, see ``multiprocessors``; ``gpm_trace`` is that
+        of the GPU's GPM readers, ``None`` where it has no GPM.
+        """
         fraction = found.multiprocessors / whole if found.multiprocessors and whole else None
         self.identity = replace(found.identity, compute_fraction=fraction)
         self.handle = found.handle
@@ -166,8 +174,8 @@ class SliceReader:
         self._static = _static(fraction)
         if self.identity.carries_instance:
             self._items = prepare(calls, found.handle, [_memory_query()], tally)
-            if has_gpm:
-                self.gpm = GpmReader(calls, parent, SLICE_METRICS, tally, self.identity.gpu_instance)
+            if gpm_trace is not None:
+                self.gpm = GpmReader(calls, parent, SLICE_METRICS, tally, gpm_trace, self.identity.gpu_instance)
 
     def read(self) -> tuple[Readings, ...]:
         """Memory and what never changes. Raises NvmlError when the slice is gone (the GPU was cut anew)."""

@@ -59,8 +59,6 @@ class Plan:
 
     def __init__(self, items: Sequence[Item], pace: Pace, tally: Tally, trace: Trace, extra_calls: int = 0) -> None:
         self.tally = tally
-        self.abandoned = False
-        """Set from outside when a call is overdue: the poll ends when it returns, with no other call."""
         self._trace = trace
         self._fast = Columns([item for item in items if item.tier is Tier.FAST])
         self._rest = Columns([item for item in items if item.tier is not Tier.FAST])
@@ -98,7 +96,7 @@ class Plan:
         for item in self._fast.items:
             trace.last = item.function
             code = item.run(tally)
-            if code or self.abandoned:
+            if code or trace.given_up:
                 self._failed(item, code, speaks_for_device=speaker)
             speaker = False
         if now >= self._next:
@@ -112,7 +110,7 @@ class Plan:
             period = self._period[item.tier]
             self._trace.last = item.function
             code = item.run(self.tally)
-            if code or self.abandoned:
+            if code or self._trace.given_up:
                 self._due[item] = now + period / 10
                 self._failed(item, code, speaks_for_device=False)
             else:
@@ -125,7 +123,7 @@ class Plan:
         self._next = min((min(self._due[item], self._good_until[item]) for item in self._rest.items), default=math.inf)
 
     def _failed(self, item: Item, code: int, *, speaks_for_device: bool) -> None:
-        if self.abandoned:
+        if self._trace.given_up:
             raise Abandoned(item.function)
         if code in DEVICE_DOWN or code in LIBRARY_DOWN or speaks_for_device:
             raise NvmlError(item.function, code)
