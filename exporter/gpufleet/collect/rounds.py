@@ -69,6 +69,7 @@ class Rounds:
         self.number += 1
         self.failure = None
         self._events = events
+        self.check()
         free = [
             gpu
             for gpu in self._roster
@@ -193,7 +194,8 @@ class Rounds:
         gpu = self._sampler.current
         if gpu is None or gpu.claim.activity is not Activity.SAMPLING or now - gpu.claim.since < self._sample_deadline:
             return
-        self._sampler.retire()
+        if not self._sampler.retire(gpu):
+            return
         self._sampler = Sampler(self._work, self._clock)
         self._work.wake.put(None)
         self._overdue([gpu])
@@ -201,12 +203,11 @@ class Rounds:
     def give_up(self) -> None:
         """The round's deadline has passed: who is in the driver is out; who waits for others is taken back."""
         self._collect()
-        late = []
-        for gpu in list(self.pending):
-            if gpu.claim.withdraw():
-                self.pending.discard(gpu)
-            elif gpu.claim.activity is Activity.READING:
-                late.append(gpu)
+        in_driver = [gpu for gpu in self.pending if not gpu.claim.withdraw()]
+        late = [gpu for gpu in in_driver if gpu.claim.activity is Activity.READING]
+        # The GPM thread may have come to a GPU a moment ago, after it was held up by others. That GPU has still its
+        # own time, but no longer a round that waits for it.
+        self.pending.clear()
         self._overdue(late)
 
     def _overdue(self, late: Iterable[Watched]) -> None:

@@ -46,24 +46,27 @@ class Sampler:
         self._clock = clock
         self.current: Watched | None = None
         """The GPU that the thread is in the driver for."""
-        self._retired = threading.Event()
+        self._lock = threading.Lock()
+        self._retired = False
         self._thread = threading.Thread(target=self._run, name="gpm", daemon=True)
         self._thread.start()
 
-    def retire(self) -> None:
-        """End when the present call returns: a successor has the rest."""
-        self._retired.set()
+    def retire(self, gpu: Watched) -> bool:
+        """End when the present call, which is for ``gpu``, returns: a successor has the rest.
+
+        False when the call has returned by now: the thread may be in the driver for the next GPU already, and a
+        successor would be there beside it.
+        """
+        with self._lock:
+            self._retired = self._retired or self.current is gpu
+            return self._retired
 
     def _run(self) -> None:
         work = self._work
         while True:
             work.wake.get()
-            if self._retired.is_set():
-                # Meant for the successor.
-                work.wake.put(None)
-                return
             while self._sample_next():
-                if self._retired.is_set():
+                if self._retired:
                     work.on_done()
                     return
             work.on_done()
@@ -75,7 +78,7 @@ class Sampler:
             return False
         device, now = gpu.device, self._clock()
         if device is not None and gpu.claim.move(generation, Activity.SAMPLING, now):
-            self.current = gpu
+            self._set_current(gpu)
             outcome: Outcome
             try:
                 outcome = device.sample(now)
@@ -85,6 +88,10 @@ class Sampler:
                 # A mistake of ours costs this GPU, not the thread that all the others need.
                 log.exception("activity could not be sampled", extra={"gpu": gpu.number})
                 outcome = NvmlError("nvmlGpmSampleGet", UNKNOWN)
-            self.current = None
+            self._set_current(None)
             self._work.done.append((gpu, generation, outcome))
         return True
+
+    def _set_current(self, gpu: Watched | None) -> None:
+        with self._lock:
+            self.current = gpu
