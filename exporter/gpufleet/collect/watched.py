@@ -151,6 +151,9 @@ class Watched:
         """A poll's reading is in: show it and integrate it."""
         self.state, self.reason = GpuState.OK, None
         self._integrate(reading, now)
+        if self.reading is not None and self.reading.is_cut != reading.is_cut:
+            # What the GPM thread reported before is reported by the worker now, or the other way round: never by both.
+            self.activity = None
         self.reading, self.read_at, self.polled_at = reading, now, unix
 
     def _integrate(self, reading: DeviceReading, now: float) -> None:

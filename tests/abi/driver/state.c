@@ -278,7 +278,9 @@ static bool proceed(struct call *call) {
         call->code = NVML_ERROR_UNINITIALIZED;
         return true;
     }
-    if (!opening && __builtin_expect(attached_driver != control->driver_generation || control->driver_down, 0)) {
+    /* What is freed in this process alone can be freed whatever has become of the driver. */
+    bool freeing = call->function == FN_nvmlGpmSampleFree || call->function == FN_nvmlEventSetFree;
+    if (!opening && !freeing && __builtin_expect(attached_driver != control->driver_generation || control->driver_down, 0)) {
         call->code = (nvmlReturn_t)control->restart_code;
         return true;
     }

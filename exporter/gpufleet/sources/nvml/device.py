@@ -51,6 +51,8 @@ class DeviceReading:
     parts: tuple[Readings, ...]
     """What holds until the device is opened again, the slower tiers, and last the fast one."""
     slices: tuple[tuple[SliceIdentity, tuple[Readings, ...]], ...] = ()
+    is_cut: bool = False
+    """Whether MIG is on: utilization is then the GPM thread's to report, otherwise the worker's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,7 +196,7 @@ class Device:
             fast, slower = self.plan.run(now)
         elif self._watch is not None and self._watch.sees_change(now):
             self._discover_slices()
-        return DeviceReading((self._static, slower, fast), self._read_slices())
+        return DeviceReading((self._static, slower, fast), self._read_slices(), self._mig)
 
     def _look_again(self, now: float) -> None:
         was = self._mig

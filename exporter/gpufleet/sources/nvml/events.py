@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import pynvml
 
 from gpufleet.sources.nvml.calls import SUCCESS, TIMEOUT, Calls, NvmlError
+from gpufleet.sources.nvml.identity import read_uuid
 
 XID = int(pynvml.nvmlEventTypeXidCriticalError)
 MIG_CHANGE = int(pynvml.nvmlEventMigConfigChange)
@@ -36,13 +37,15 @@ class DriverEvent:
     """One event as the driver gave it."""
 
     handle: int
-    """Address of the device handle that was registered."""
+    """Address of a handle of the device: the one that was registered, as far as drivers are known."""
     kind: int
     """One bit of NVML's event types."""
     data: int
     """The Xid for ``XID`` (999: not known to the driver), otherwise 0."""
     gpu_instance: int | None
     compute_instance: int | None
+    uuid: str | None = None
+    """The device's UUID where the handle is not one that was registered: nvml.h does not promise that it is."""
 
 
 class EventSet:
@@ -57,9 +60,11 @@ class EventSet:
             raise NvmlError("nvmlEventSetCreate", code)
         self._set = ctypes.c_void_p(out[0])
         self._buffer = (ctypes.c_char * _DATA.size)()
+        self._registered: set[int | None] = set()
 
     def register(self, handle: ctypes.c_void_p) -> bool:
         """Ask for a device's events, by the device's own worker; false when it gives no Xid."""
+        self._registered.add(handle.value)
         supported = (ctypes.c_uint64 * 1)()
         if self._calls["nvmlDeviceGetSupportedEventTypes"](handle, supported) != SUCCESS:
             return False
@@ -87,7 +92,14 @@ class EventSet:
             data,
             None if gpu_instance == _NO_INSTANCE else gpu_instance,
             None if compute_instance == _NO_INSTANCE else compute_instance,
+            None if handle in self._registered else self._uuid_of(handle),
         )
+
+    def _uuid_of(self, handle: int) -> str | None:
+        try:
+            return read_uuid(self._calls, ctypes.c_void_p(handle))
+        except NvmlError:
+            return None
 
     def free(self) -> None:
         """Give the set back: with nobody waiting, and before nvmlShutdown."""
