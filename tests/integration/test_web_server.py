@@ -14,6 +14,7 @@ import pytest
 from gpufleet.web.addresses import ListenError
 from gpufleet.web.app import App
 from gpufleet.web.connection import Timeouts
+from gpufleet.web.message import PLAIN_TEXT, Request, Response
 from gpufleet.web.registry import Phase
 from gpufleet.web.server import Server, ServerLimits
 from tests.support.raw_http import Closed, RawClient
@@ -23,6 +24,7 @@ from tests.waiting import until
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+FINE = Response(200, b"fine", PLAIN_TEXT)
 HEAD = "GET /metrics HTTP/1.1\r\nHost: here\r\n\r\n"
 
 
@@ -303,6 +305,59 @@ def test_a_failing_handler_does_not_end_the_server(server: Server, client: RawCl
         client.read()
     with RawClient(server.addresses[0]) as other:
         assert other.get("/metrics").status == 200
+
+
+@pytest.mark.parametrize("path", ["/raises", "/unsendable"])
+def test_an_application_that_fails_is_a_500(path: str) -> None:
+    """An application that raises itself, or answers what HTTP cannot carry, costs its answer and not its connection."""
+
+    class Failing(App):
+        def respond(self, request: Request) -> Response:
+            if request.path == "/raises":
+                raise RuntimeError
+            return Response(200, b"", PLAIN_TEXT, (("X", "a\r\nb"),))
+
+    server = Server(Failing({("GET", "/raises"): lambda _: FINE, ("GET", "/unsendable"): lambda _: FINE}))
+    server.start(["127.0.0.1:0"])
+    with RawClient(server.addresses[0]) as client:
+        assert [client.get(path).status for _ in range(2)] == [500, 500]
+    server.stop(0)
+
+
+def test_a_client_that_leaves_in_the_middle_of_its_body_is_not_answered(app: ToyApp, server: Server) -> None:
+    """A body that is not whole never reaches the handler."""
+    with RawClient(server.addresses[0]) as client:
+        client.send(b"POST /hook HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nhe")
+        client.sock.shutdown(socket.SHUT_WR)
+        assert client.is_closed()
+    assert app.hooks == 0
+
+
+def test_without_a_thread_a_client_is_told_to_come_back(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """When the system gives no further thread the answer comes from the accept loop."""
+    with monkeypatch.context() as patched:
+        patched.setattr(server._workers, "submit", lambda _: False)
+        with RawClient(server.addresses[0]) as client:
+            assert client.get("/metrics").status == 503
+    assert server.connections == 0
+    with RawClient(server.addresses[0]) as client:
+        assert client.get("/metrics").status == 200
+
+
+def test_a_client_turned_away_cannot_stay(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has a moment to read why; then its socket is closed, whatever it goes on sending."""
+    monkeypatch.setattr(server._workers, "submit", lambda _: False)
+    with RawClient(server.addresses[0]) as client:
+        assert client.read().status == 503
+
+        def is_reset() -> bool:
+            try:
+                client.send(b"x")
+            except ConnectionError:
+                return True
+            return False
+
+        until(is_reset, "the socket to be closed")
 
 
 def test_more_connections_than_the_bound_are_told_to_come_back(app: ToyApp) -> None:

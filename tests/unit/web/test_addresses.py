@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import socket
 
 import pytest
@@ -77,6 +79,23 @@ def test_no_host_means_every_address_of_both_families() -> None:
         port = listener.getsockname()[1]
         for host in ("127.0.0.1", "::1"):
             socket.create_connection((host, port), timeout=5).close()
+
+
+def test_a_machine_without_ipv6_is_served_by_ipv4(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kernel with IPv6 switched off refuses the family; ":port" then means every IPv4 address."""
+
+    class NoIpv6(socket.socket):
+        def __init__(self, family: int, kind: int) -> None:
+            if family == socket.AF_INET6:
+                raise OSError(errno.EAFNOSUPPORT, os.strerror(errno.EAFNOSUPPORT))
+            super().__init__(family, kind)
+
+    monkeypatch.setattr(socket, "socket", NoIpv6)
+    with listen(ListenAddress("", 0)) as listener:
+        assert listener.family == socket.AF_INET
+        assert listener.getsockname()[0] == "0.0.0.0"
+    with pytest.raises(ListenError, match=r"cannot listen on \[::\]:0: address family not supported"):
+        listen(ListenAddress("::", 0))
 
 
 @pytest.mark.parametrize(("host", "others"), [("127.0.0.1", "::1"), ("::1", "127.0.0.1")])

@@ -9,6 +9,7 @@ import bcrypt
 import pytest
 
 from gpufleet.web.app import App
+from gpufleet.web.auth import BasicAuth, Verdict
 from gpufleet.web.guard import Guard
 from gpufleet.web.live_config import LiveWebConfig
 from gpufleet.web.message import PLAIN_TEXT, Request, Response
@@ -61,6 +62,16 @@ def test_a_user_is_let_through_to_the_application(tmp_path: Path) -> None:
     assert refusal is not None
     assert refusal.status == 404
     assert guard.body_limit == 7
+
+
+def test_too_many_logins_are_told_to_come_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """503 and not 401: a scraper must not take its password for wrong because others are guessing."""
+    guard = guarded(tmp_path, f"basic_auth_users: {{alice: {HASHED}}}")
+    monkeypatch.setattr(BasicAuth, "verdict", lambda *_: Verdict.BUSY)
+    refusal = guard.admit(request(GOOD))
+
+    assert refusal is not None
+    assert (refusal.status, refusal.headers) == (503, (("Retry-After", "1"),))
 
 
 def test_configured_headers_are_on_every_response(tmp_path: Path) -> None:
