@@ -33,7 +33,7 @@ class Lane:
         self._jobs.put(job)
 
     def end(self) -> None:
-        """Let the thread end after its present job. Does not wait."""
+        """Let the thread end after the jobs that it has. Does not wait; nothing may be submitted any more."""
         self._jobs.put(None)
 
     def _run(self) -> None:

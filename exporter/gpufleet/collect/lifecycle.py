@@ -27,6 +27,8 @@ log = logging.getLogger(__name__)
 OPEN_DEADLINE_SECONDS = 5.0
 """Without persistence mode the driver takes a second or two a GPU to initialise; longer than this is a hang."""
 SURVEY_SECONDS = 10.0
+RETRY_SECONDS = 0.5
+"""From the beginning of one attempt to open the driver to the next: at an interval of 1 s each poll makes one."""
 LONGEST_RETRY_SECONDS = 30.0
 
 
@@ -78,7 +80,6 @@ class Lifecycle:
         self._lane = Lane("nvml")
         self._since = 0.0
         self._next_open = 0.0
-        self._retry = 1.0
         self._next_survey = 0.0
         self._surveying = False
         self._was_loaded: bool | None = None
@@ -120,7 +121,7 @@ class Lifecycle:
     def _not_opened(self, error: SessionError) -> None:
         self.phase = Phase.CLOSED
         self._set(error.state, error.reason)
-        self._next_open = self._world.monotonic() + self._retry
+        self._next_open = self._since + RETRY_SECONDS
 
     def _is_open(self, opened: Opened, on_opened: Callable[[Opened], None]) -> None:
         self.phase = Phase.OPEN
@@ -186,6 +187,10 @@ class Lifecycle:
         """Let the next tick open a session."""
         self._let_go = False
         self._next_open = 0.0
+
+    def end_threads(self) -> None:
+        """Let the lane's thread end."""
+        self._lane.end()
 
     def _watch(self, event_set: EventSet) -> EventWatch:
         return EventWatch(event_set, self._deliver, lambda: self._post(lambda: None))

@@ -23,6 +23,7 @@ from gpufleet.collect.roster import Numbering, Roster
 from gpufleet.collect.rounds import Rounds
 from gpufleet.model.snapshot import Snapshot
 from gpufleet.model.state import GpuState, NvmlState
+from gpufleet.sources.nvml.calls import UNKNOWN
 from gpufleet.sources.nvml.device import DeviceOptions
 from gpufleet.sources.nvml.events import MIG_CHANGE, XID, DriverEvent
 
@@ -121,6 +122,8 @@ class Poller:
             if self._second_sample:
                 self._second_sample = False
                 self._next_at = min(self._next_at, now + SECOND_SAMPLE_SECONDS)
+        for part in (self._roster, self._rounds, self._lifecycle):
+            part.end_threads()
 
     def _handle_until(self, deadline: Callable[[], float]) -> None:
         while not self._stopping:
@@ -153,6 +156,8 @@ class Poller:
         rounds = self._rounds
         if self._lifecycle.phase is Phase.OPEN and opened is not None:
             rounds.begin(now, None if self._lifecycle.events is None else opened.event_set)
+        else:
+            self._roster.unread(self._lifecycle.reason or "the driver is being opened anew")
         deadline, grace = now + self.options.deadline, now + min(GRACE_SECONDS, self.options.deadline / 2)
         shown_early = False
         while rounds.pending and not self._stopping:
@@ -177,23 +182,26 @@ class Poller:
         """Draw the conclusions for the session: the library failed, or no GPU is left that answers."""
         if self._lifecycle.phase is not Phase.OPEN:
             return
-        failure = self._rounds.failure
+        failure = self._rounds.failure or self._roster.failure
         if failure is not None:
             self._lifecycle.end(NvmlState.NO_DRIVER, str(failure))
+            self._roster.unread(str(failure))
             self._try_to_close()
             return
-        devices = [gpu for gpu in self._roster if gpu.device is not None]
         lost = [gpu for gpu in self._roster if gpu.state in (GpuState.LOST, GpuState.RESET_REQUIRED)]
-        if lost and not devices and not self._roster.openings and now >= self._reopen_at:
-            # A driver that was reloaded answers "lost" for every old handle; a new session shows whether it is that.
+        silent = [gpu for gpu in lost if gpu.device is None or gpu.last_error == UNKNOWN]
+        if any(gpu.device is not None and gpu not in silent for gpu in self._roster):
+            self._reopen_wait = 0.0
+        elif silent and not self._roster.openings and now >= self._reopen_at:
+            # A driver that was reloaded answers "lost", or with an error that is not known, for every old handle; a new
+            # session shows whether it is that.
             self._reopen_wait = min(max(self.options.interval, 2 * self._reopen_wait), LONGEST_RETRY_SECONDS)
             self._reopen_at = now + self._reopen_wait
             self._lifecycle.end(NvmlState.OK, "no GPU answers: the driver is opened anew")
             self._try_to_close()
             return
-        for gpu in lost:
-            if gpu.device is None and now >= gpu.retry_at and not self._roster.is_opening(gpu) and self._opened:
-                self._roster.open_again(gpu, self._opened.session, self._device_options())
+        if self._lifecycle.opened is not None:
+            self._roster.open_again(self._lifecycle.opened.session, self._device_options(), now)
 
     # --- the session --------------------------------------------------------------------------------------------------
     def _keep_session(self, now: float) -> None:
@@ -203,10 +211,6 @@ class Poller:
         self._try_to_close()
         if self._lifecycle.due(now) and not self._quiesce.active:
             self._lifecycle.open(now, self._session_opened)
-
-    @property
-    def _opened(self) -> Opened | None:
-        return self._lifecycle.opened
 
     def _session_opened(self, opened: Opened) -> None:
         self._roster.open_all(opened.session, opened.count, self._device_options())
@@ -251,7 +255,7 @@ class Poller:
         self._inbox.put(partial(self._take_event, event))
 
     def _take_event(self, event: DriverEvent) -> None:
-        gpu = self._roster.by_handle.get(event.handle)
+        gpu = self._roster.by_handle.get(event.handle) or self._roster.gpus.get(event.uuid or "")
         if gpu is None:
             return
         if event.kind == XID:

@@ -15,14 +15,23 @@ from gpufleet.collect.lanes import Job, Lane
 from gpufleet.collect.watched import Activity, Watched
 from gpufleet.logs import OnChange
 from gpufleet.model.state import GpuState
-from gpufleet.sources.nvml.calls import GPU_IS_LOST, NO_PERMISSION, RESET_REQUIRED, UNKNOWN, NvmlError, Trace
+from gpufleet.sources.nvml.calls import (
+    GPU_IS_LOST,
+    LIBRARY_DOWN,
+    NO_PERMISSION,
+    RESET_REQUIRED,
+    UNKNOWN,
+    NvmlError,
+    Trace,
+)
 from gpufleet.sources.nvml.device import Device, DeviceOptions
 from gpufleet.sources.nvml.session import Session
 
 log = logging.getLogger(__name__)
 
 RETRY_SECONDS = 30.0
-"""Between attempts to open a GPU that is lost: each may cost the driver seconds."""
+"""Between attempts to open a GPU that is lost or was refused: each may cost the driver seconds."""
+_TRIED_AGAIN = (GpuState.LOST, GpuState.RESET_REQUIRED, GpuState.NO_PERMISSION)
 _STATES = {GPU_IS_LOST: GpuState.LOST, RESET_REQUIRED: GpuState.RESET_REQUIRED, NO_PERMISSION: GpuState.NO_PERMISSION}
 
 
@@ -62,14 +71,19 @@ class Roster:
         self.gpus: dict[str, Watched] = {}
         self.openings: list[Opening] = []
         self.by_handle: dict[int, Watched] = {}
+        self.failure: NvmlError | None = None
+        """While a device was opened the library as a whole turned out to be down."""
         self._ordered: list[Watched] = []
         self._index_of: dict[str, int] = {}
+        self._refused_at: dict[int, float] = {}
+        """Index of a GPU that could not be opened and never had a name -> when that was."""
         self._arrived: list[tuple[Opening, Device]] = []
         self._numbering = numbering
         self._post = post
         self._clock = clock
         self._interval = interval
         self._spare: list[Lane] = []
+        """Lanes that no device has: a GPU gives its own up with its device."""
         self._orphans: list[Device] = []
         """Devices of lost GPUs: what was allocated for them is freed with the session."""
         self._said = OnChange(log)
@@ -81,13 +95,23 @@ class Roster:
     def open_all(self, session: Session, count: int, options: DeviceOptions) -> None:
         """Start opening every device of a session."""
         for index in range(count):
-            opening = Opening(index, None, self._lane(), self._clock())
-            self._start(opening, session, options, partial(session.handle, index))
+            self._open_index(index, session, options)
 
-    def open_again(self, gpu: Watched, session: Session, options: DeviceOptions) -> None:
-        """Start opening one GPU that was lost, by its UUID, in its own lane."""
-        opening = Opening(None, gpu, gpu.lane, self._clock())
-        self._start(opening, session, options, partial(session.handle_of, gpu.identity.uuid))
+    def _open_index(self, index: int, session: Session, options: DeviceOptions) -> None:
+        opening = Opening(index, None, self._lane(), self._clock())
+        self._start(opening, session, options, partial(session.handle, index))
+
+    def open_again(self, session: Session, options: DeviceOptions, now: float) -> None:
+        """Start opening the GPUs that could not be read or opened some time ago: by UUID where it is known."""
+        being_opened = {opening.gpu for opening in self.openings}
+        for gpu in self.gpus.values():
+            if gpu.device is None and gpu.state in _TRIED_AGAIN and now >= gpu.retry_at and gpu not in being_opened:
+                opening = Opening(None, gpu, self._lane(), self._clock())
+                self._start(opening, session, options, partial(session.handle_of, gpu.identity.uuid))
+        for index, refused_at in tuple(self._refused_at.items()):
+            if now >= refused_at + RETRY_SECONDS:
+                del self._refused_at[index]
+                self._open_index(index, session, options)
 
     def _start(self, opening: Opening, session: Session, options: DeviceOptions, find: Callable[[], object]) -> None:
         self.openings.append(opening)
@@ -116,21 +140,26 @@ class Roster:
         """An opening returned. Late ones are as good as others: what was asked is static."""
         self.openings.remove(opening)
         if isinstance(outcome, NvmlError):
+            self._spare.append(opening.lane)
             self._refused(opening, outcome)
         else:
             self._arrived.append((opening, outcome))
 
     def _refused(self, opening: Opening, error: NvmlError) -> None:
+        if error.code in LIBRARY_DOWN:
+            self.failure = error
+            return
         gpu = opening.gpu or self._last_at(opening.index)
         name = "unknown" if gpu is None else gpu.identity.uuid
         self._said.failed(
             f"open {opening.index} {name}", "a GPU can't be opened", str(error), index=opening.index, uuid=name
         )
         if gpu is not None:
+            gpu.failed(error.code)
             gpu.down(state_of(error), str(error))
             gpu.retry_at = self._clock() + RETRY_SECONDS
-        if opening.gpu is None:
-            self._spare.append(opening.lane)
+        elif opening.index is not None:
+            self._refused_at[opening.index] = self._clock()
 
     def _last_at(self, index: int | None) -> Watched | None:
         """The GPU that had this index in the session before, if it has not turned up elsewhere in this one."""
@@ -158,7 +187,8 @@ class Roster:
         if known is None:
             known = self.gpus[device.uuid] = Watched(number, device.identity, opening.lane, self._interval)
             self._ordered = sorted(self.gpus.values(), key=lambda gpu: gpu.number)
-        elif known.lane is not opening.lane:
+        elif known.device is not None:
+            self._orphans.append(known.device)
             self._spare.append(known.lane)
         known.adopt(device, opening.lane)
         if opening.index is not None:
@@ -185,6 +215,12 @@ class Roster:
             if gpu.device is None and gpu.state is GpuState.OK:
                 gpu.down(GpuState.GONE, "the driver does not list it any more")
 
+    def unread(self, reason: str) -> None:
+        """No poll is made at present: what the GPUs said last is not shown as if they said it now."""
+        for gpu in self.gpus.values():
+            if gpu.state is GpuState.OK:
+                gpu.down(GpuState.GONE, reason)
+
     def leave(self, reason: str, *, driver_is_well: bool) -> list[Device]:
         """The session ends: give up every device; returns them, to be closed.
 
@@ -194,23 +230,30 @@ class Roster:
         for gpu in self.gpus.values():
             if gpu.device is not None:
                 devices.append(gpu.device)
+                self._spare.append(gpu.lane)
             if gpu.state is GpuState.OK or not driver_is_well:
                 gpu.down(GpuState.GONE, reason)
             gpu.forget_device()
-        devices += [device for _, device in self._arrived]
+        for opening, device in self._arrived:
+            devices.append(device)
+            self._spare.append(opening.lane)
         self._arrived = []
+        self._refused_at.clear()
         self.by_handle.clear()
+        self.failure = None
         return devices
 
-    def is_opening(self, gpu: Watched) -> bool:
-        """Whether the GPU is being opened again."""
-        return any(opening.gpu is gpu for opening in self.openings)
+    def end_threads(self) -> None:
+        """Let the threads of all lanes end that are not in the driver."""
+        for lane in (*self._spare, *(gpu.lane for gpu in self.gpus.values() if gpu.device is not None)):
+            lane.end()
 
     def lost(self, gpu: Watched, error: NvmlError) -> None:
         """The GPU does not answer any more: it is opened anew, by UUID, after a while."""
         gpu.down(state_of(error), str(error))
         if gpu.device is not None:
             self._orphans.append(gpu.device)
+            self._spare.append(gpu.lane)
             gpu.forget_device()
         gpu.retry_at = self._clock() + RETRY_SECONDS
 

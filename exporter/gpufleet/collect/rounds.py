@@ -162,8 +162,10 @@ class Rounds:
         self._said.over(gpu.identity.uuid, "the GPU answers again", gpu=gpu.number, uuid=gpu.identity.uuid)
 
     def _fail(self, gpu: Watched, error: NvmlError) -> None:
+        gpu.failed(error.code)
         if error.code in LIBRARY_DOWN:
             self.failure = error
+            gpu.down(GpuState.GONE, str(error))
             return
         self._say(gpu, str(error))
         if error.code in DEVICE_DOWN or error.code in (NO_PERMISSION, INVALID_ARGUMENT):
@@ -173,11 +175,14 @@ class Rounds:
                 gpu.retry_at = 0.0
         else:
             # A passing error: this poll is lost, the next one asks again.
-            gpu.tally_error(error.code)
             gpu.down(GpuState.LOST, str(error))
 
     def _say(self, gpu: Watched, reason: str) -> None:
         self._said.failed(gpu.identity.uuid, "a GPU does not answer", reason, gpu=gpu.number, uuid=gpu.identity.uuid)
+
+    def end_threads(self) -> None:
+        """Let the GPM thread end."""
+        self._work.end()
 
     # --- deadlines ----------------------------------------------------------------------------------------------------
     def next_check(self) -> float:

@@ -31,6 +31,12 @@ class Work:
         self.done: deque[tuple[Watched, int, Outcome]] = deque()
         self.wake: SimpleQueue[None] = SimpleQueue()
         self.on_done = on_done
+        self.ended = False
+
+    def end(self) -> None:
+        """Let the sampling thread end when nothing is left to do."""
+        self.ended = True
+        self.wake.put(None)
 
     def add(self, entries: list[Entry]) -> None:
         """Have these GPUs sampled."""
@@ -69,6 +75,8 @@ class Sampler:
                 if self._retired:
                     work.on_done()
                     return
+            if work.ended:
+                return
             work.on_done()
 
     def _sample_next(self) -> bool:

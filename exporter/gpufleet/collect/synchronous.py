@@ -111,7 +111,7 @@ class SynchronousNode:
             if error.code in LIBRARY_DOWN:
                 self._close(str(error))
             elif error.code not in DEVICE_DOWN:
-                gpu.tally_error(error.code)
+                gpu.failed(error.code)
 
     def _close(self, reason: str) -> None:
         self._state, self._reason = NvmlState.NO_DRIVER, reason

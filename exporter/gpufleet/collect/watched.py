@@ -104,6 +104,8 @@ class Watched:
     read_at: float | None = None
     polled_at: float | None = None
     """Unix time of ``reading``."""
+    last_error: int | None = None
+    """Code of the call that cost the last poll; ``None`` after one that succeeded."""
     activity: Activities | None = None
     slice_activity: dict[str, Activities] = field(default_factory=dict)
     """By UUID of the slice."""
@@ -129,8 +131,9 @@ class Watched:
         self.identity = device.identity
         self.state, self.reason = GpuState.OK, None
 
-    def tally_error(self, code: int) -> None:
-        """Count a call that failed for the poll as a whole."""
+    def failed(self, code: int) -> None:
+        """Note and count a call that failed for the poll as a whole."""
+        self.last_error = code
         self.past.error(code)
 
     def forget_device(self) -> None:
@@ -149,7 +152,7 @@ class Watched:
 
     def take_reading(self, reading: DeviceReading, now: float, unix: float) -> None:
         """A poll's reading is in: show it and integrate it."""
-        self.state, self.reason = GpuState.OK, None
+        self.state, self.reason, self.last_error = GpuState.OK, None, None
         self._integrate(reading, now)
         if self.reading is not None and self.reading.is_cut != reading.is_cut:
             # What the GPM thread reported before is reported by the worker now, or the other way round: never by both.
