@@ -74,11 +74,17 @@ class FaultEvent:
     """The Xid that the text names as its cause."""
     recovery_action: int | None = None
     """Code of the driver's verdict that an Xid 154 carries: what it has changed to."""
+    recovery_action_before: int | None = None
+    """… and what it has changed from."""
     needs_reset: bool | None = None
     """The text's own word on a reset (``RST: Yes``), ``None`` where it says nothing."""
     needs_drain: bool | None = None
     fatal: bool | None = None
     """The word Fatal or Non-fatal of an SXid or a link event."""
     link: int | None = None
+    unit: str | None = None
+    """The part of the GPU that the text names: ``GPC 2, TPC 5`` of an Xid 13, NVLink 5's unit of an Xid 144 to 150."""
     registers: tuple[int, ...] = ()
     """Register words of an NVLink fault, in the order of the text."""
+    continues: bool = False
+    """A further line (severity, data) of an SXid that was told before: no event of its own."""
