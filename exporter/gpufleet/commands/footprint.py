@@ -53,7 +53,7 @@ def import_without(module: str, unused: tuple[str, ...]) -> bool:
 def share_one_heap() -> None:
     """Let all threads allocate from one heap; before any is started.
 
-    glibc gives each thread one of its own, up to eight a core, and what is freed in one is of no use to the others. With
+    glibc gives each thread its own, up to eight a core, and what is freed in one is of no use to the others. With
     the interpreter's lock around nearly every allocation that buys no speed, and costs a megabyte at eight GPUs and
     more after a burst of scrapes.
     """
