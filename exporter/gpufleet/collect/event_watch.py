@@ -15,6 +15,8 @@ log = logging.getLogger(__name__)
 
 WAIT_MILLISECONDS = 500
 """A wait can't be interrupted, so this is how long a quiesce or a re-opening waits for it."""
+OVERDUE_SECONDS = 2.0
+"""A wait that comes back so much later than it was asked to is one that hangs."""
 PAUSE_SECONDS = 1.0
 """After an error, which comes back at once for as long as a GPU is lost: without a pause this would be a busy loop."""
 
@@ -22,11 +24,19 @@ PAUSE_SECONDS = 1.0
 class EventWatch:
     """Waits on one event set until told to end; hands each event to ``deliver`` on its own thread."""
 
-    def __init__(self, event_set: EventSet, deliver: Callable[[DriverEvent], None], on_end: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        event_set: EventSet,
+        deliver: Callable[[DriverEvent], None],
+        on_end: Callable[[], None],
+        clock: Callable[[], float],
+    ) -> None:
         """``deliver`` and ``on_end`` are called by the waiting thread."""
         self.event_set = event_set
         self.error: NvmlError | None = None
         """The last wait's error; ``None`` while waits succeed."""
+        self._clock = clock
+        self._waiting_since: float | None = None
         self._deliver = deliver
         self._on_end = on_end
         self._end = threading.Event()
@@ -44,18 +54,26 @@ class EventWatch:
         """Take ``end`` back, as long as the thread has not ended."""
         self._end.clear()
 
+    def is_overdue(self, now: float) -> bool:
+        """Whether a wait is out for longer than it was asked to take."""
+        since = self._waiting_since
+        return since is not None and now - since > WAIT_MILLISECONDS / 1000 + OVERDUE_SECONDS
+
     def _run(self) -> None:
         try:
             self._wait()
         finally:
+            self._waiting_since = None
             self.ended = True
             self._on_end()
 
     def _wait(self) -> None:
         while not self._end.is_set():
+            self._waiting_since = self._clock()
             try:
                 event = self.event_set.wait(WAIT_MILLISECONDS)
             except NvmlError as error:
+                self._waiting_since = None
                 self.error = error
                 self._said.failed("wait", "the driver's events can't be waited for", str(error))
                 if error.code in LIBRARY_DOWN:

@@ -71,6 +71,8 @@ class Lifecycle:
         self.versions = Versions(None, None, None)
         self.opened: Opened | None = None
         self.events: EventWatch | None = None
+        self.events_hang = False
+        """A wait for events is overdue."""
         self.simulated = False
         self.surveyed: tuple[int, frozenset[str]] | None = None
         """Devices that the library counts and addresses that the kernel lists, as of the last survey."""
@@ -81,7 +83,8 @@ class Lifecycle:
         self._since = 0.0
         self._next_open = 0.0
         self._next_survey = 0.0
-        self._surveying = False
+        self.surveying = False
+        """A call that looks for GPUs is out."""
         self._was_loaded: bool | None = None
         self._let_go = False
         self._said = OnChange(log)
@@ -175,13 +178,10 @@ class Lifecycle:
     def stay(self) -> None:
         """Take ``let_go`` back: a call is out, so nothing can be closed."""
         self._let_go = False
-        if self.phase is Phase.ENDING and self.opened is not None:
+        if self.phase is Phase.ENDING:
             self.phase, self.reason = Phase.OPEN, None
-            if self.opened.event_set is not None:
-                if self.events is not None and not self.events.ended:
-                    self.events.go_on()
-                else:
-                    self.events = self._watch(self.opened.event_set)
+            if self.events is not None:
+                self.events.go_on()
 
     def open_soon(self) -> None:
         """Let the next tick open a session."""
@@ -193,7 +193,7 @@ class Lifecycle:
         self._lane.end()
 
     def _watch(self, event_set: EventSet) -> EventWatch:
-        return EventWatch(event_set, self._deliver, lambda: self._post(lambda: None))
+        return EventWatch(event_set, self._deliver, lambda: self._post(lambda: None), self._world.monotonic)
 
     @property
     def events_ended(self) -> bool:
@@ -217,17 +217,41 @@ class Lifecycle:
 
     def _is_closed(self, on_closed: Callable[[], None]) -> None:
         self.phase = Phase.CLOSED
+        if self.state is NvmlState.HUNG:
+            self._set(NvmlState.OK, None)
         on_closed()
 
     # --- watching -----------------------------------------------------------------------------------------------------
     def tick(self, now: float) -> None:
-        """Notice a hang of the lane, and look for GPUs that came or went."""
-        waits = self.phase in (Phase.OPENING, Phase.CLOSING) or self._surveying
-        if waits and now - self._since > OPEN_DEADLINE_SECONDS:
+        """Notice what hangs, and look for GPUs that came or went."""
+        self._keep_events(now)
+        if self._lane_hangs(now):
             self._set(NvmlState.HUNG, f"a call of the library itself has not returned ({self._doing()})")
-        elif self.phase is Phase.OPEN and not self._surveying and now >= self._next_survey:
-            self._surveying, self._since = True, now
+        elif self.phase is Phase.OPEN and not self.surveying and now >= self._next_survey:
+            self.surveying, self._since = True, now
             self._lane.submit(partial(self._survey_job, self.opened))
+
+    def _lane_hangs(self, now: float) -> bool:
+        return self.busy_with is not None and now - self._since > OPEN_DEADLINE_SECONDS
+
+    def _keep_events(self, now: float) -> None:
+        events = self.events
+        if events is None or self.phase is not Phase.OPEN:
+            return
+        self.events_hang = events.is_overdue(now)
+        if self.events_hang:
+            self._said.failed("events", "the driver's events are not received", "nvmlEventSetWait_v2 has not returned")
+        else:
+            self._said.over("events", "the driver's events are received again")
+        if events.ended and events.error is None:
+            # It was asked to end and to go on again, and had already made up its mind.
+            self.events = self._watch(events.event_set)
+
+    def overdue(self, now: float) -> str | None:
+        """A call of the library itself that should have returned by now: one that nobody needs to wait for."""
+        if self._lane_hangs(now):
+            return self._doing()
+        return "nvmlEventSetWait_v2" if self.events is not None and self.events.is_overdue(now) else None
 
     def _doing(self) -> str:
         return {Phase.OPENING: "nvmlInit", Phase.CLOSING: "nvmlShutdown"}.get(self.phase, "nvmlDeviceGetCount")
@@ -245,7 +269,7 @@ class Lifecycle:
         self._post(partial(self._survey_done, opened, found))
 
     def _survey_done(self, opened: Opened | None, found: tuple[int, frozenset[str]] | NvmlError) -> None:
-        self._surveying = False
+        self.surveying = False
         self._next_survey = self._world.monotonic() + SURVEY_SECONDS
         if self.phase is not Phase.OPEN or opened is not self.opened:
             return
@@ -262,7 +286,7 @@ class Lifecycle:
     @property
     def busy_with(self) -> str | None:
         """The library call that is out now, if any."""
-        if self.phase in (Phase.OPENING, Phase.CLOSING) or self._surveying:
+        if self.phase in (Phase.OPENING, Phase.CLOSING) or self.surveying:
             return self._doing()
         return None
 

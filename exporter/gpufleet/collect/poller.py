@@ -44,7 +44,7 @@ class Poller:
         self._clock = world.monotonic
         self._inbox: SimpleQueue[Job] = SimpleQueue()
         self._roster = Roster(numbering, self._inbox.put, self._clock, options.interval)
-        self._lifecycle = Lifecycle(world, self._inbox.put, self._event, is_out=self._anything_out)
+        self._lifecycle = Lifecycle(world, self._inbox.put, self._event, is_out=self._roster.anything_out)
         self._rounds = Rounds(world, self._roster, self._inbox.put, options.deadline)
         self._quiesce = Quiesce(options.quiesce_max, world, self._roster, self._lifecycle)
         self._publisher = Publisher(options, world, self._roster, self._lifecycle, self._quiesce)
@@ -172,7 +172,7 @@ class Poller:
                 elif not shown_early and moment >= grace:
                     shown_early = True
                     rounds.take_early()
-                    self._publisher.publish(moment - now)
+                    self._publisher.publish(moment - now, whole=False)
             else:
                 self._handle(message)
         self._after_round(now)
@@ -229,13 +229,10 @@ class Poller:
         self._next_at = self._clock()
         self._second_sample = any(gpu.device is not None and gpu.device.has_gpm for gpu in self._roster)
 
-    def _anything_out(self) -> bool:
-        return any(gpu.out for gpu in self._roster) or any(opening.out for opening in self._roster.openings)
-
     def _try_to_close(self) -> None:
         if self._lifecycle.phase is not Phase.ENDING or not self._lifecycle.events_ended:
             return
-        if self._rounds.pending or self._roster.calls_out():
+        if self._rounds.pending or self._roster.calls_out() or self._lifecycle.surveying:
             return
         driver_is_well = self._lifecycle.state in (NvmlState.OK, NvmlState.NO_GPU)
         reason = self._lifecycle.reason or "the driver is being opened anew"
@@ -245,7 +242,7 @@ class Poller:
     def _session_closed(self) -> None:
         if self._quiesce.active:
             self._quiesce.released()
-            self._publisher.publish(0.0)
+            self._publisher.publish(0.0, whole=False)
         else:
             self._next_at = self._clock()
 

@@ -30,14 +30,15 @@ class Publisher:
         self._roster = roster
         self._lifecycle = lifecycle
         self._quiesce = quiesce
-        self._sequence = 0
+        self._sequence = self._polls = 0
         self._versions: Versions | None = None
         self._node = NodeIdentity(options.node)
         self.latest = self._make(0.0)
 
-    def publish(self, duration: float) -> None:
-        """Make a snapshot of now; ``duration`` is how long the poll has taken."""
+    def publish(self, duration: float, *, whole: bool = True) -> None:
+        """Make a snapshot of now; ``duration`` is how long the poll has taken, ``whole`` whether it is at its end."""
         self._sequence += 1
+        self._polls += whole
         self.latest = snapshot = self._make(duration)
         for subscriber in self.subscribers:
             try:
@@ -48,6 +49,7 @@ class Publisher:
     def _make(self, duration: float) -> Snapshot:
         lifecycle, now = self._lifecycle, self._world.monotonic()
         gpus = list(self._roster)
+        state, reason = self._nvml(gpus)
         kernel_gpus = lifecycle.surveyed[1] if lifecycle.surveyed is not None else frozenset()
         listed = lifecycle.surveyed[0] if lifecycle.surveyed is not None else 0
         return Snapshot(
@@ -55,15 +57,15 @@ class Publisher:
             at=self._world.wall(),
             monotonic=now,
             node=self._identity(),
-            nvml_state=self._nvml_state(gpus),
+            nvml_state=state,
             gpus=tuple(gpu.snapshot(now) for gpu in gpus),
             # A GPU that fell off the bus is in neither list any more, but it was seen in this boot.
             gpus_expected=max(len(kernel_gpus), len(gpus), listed) or None,
             gpus_visible=sum(gpu.state is GpuState.OK for gpu in gpus),
             quiesced=self._quiesce.active,
-            poll=health_of(gpus, duration, self._sequence),
-            sources=(*self._sources(), *self._world.other_sources()),
-            reason=lifecycle.reason,
+            poll=health_of(gpus, duration, self._polls),
+            sources=(*self._sources(state, reason), *self._world.other_sources()),
+            reason=reason,
         )
 
     def _identity(self) -> NodeIdentity:
@@ -80,21 +82,23 @@ class Publisher:
             )
         return self._node
 
-    def _nvml_state(self, gpus: list[Watched]) -> NvmlState:
-        if gpus and all(gpu.state is GpuState.DRIVER_BLOCKED for gpu in gpus):
-            return NvmlState.HUNG
-        return self._lifecycle.state
-
-    def _sources(self) -> tuple[SourceHealth, ...]:
+    def _nvml(self, gpus: list[Watched]) -> tuple[NvmlState, str | None]:
         lifecycle = self._lifecycle
-        nvml = SourceHealth("nvml", lifecycle.state in (NvmlState.OK, NvmlState.NO_GPU), lifecycle.reason)
+        blocked = next((gpu for gpu in gpus if gpu.state is GpuState.DRIVER_BLOCKED), None)
+        if blocked is not None and all(gpu.out for gpu in gpus if gpu.device is not None):
+            return NvmlState.HUNG, lifecycle.reason or blocked.reason
+        return lifecycle.state, lifecycle.reason
+
+    def _sources(self, state: NvmlState, reason: str | None) -> tuple[SourceHealth, ...]:
+        lifecycle = self._lifecycle
+        nvml = SourceHealth("nvml", state in (NvmlState.OK, NvmlState.NO_GPU), reason)
         if lifecycle.opened is None:
             return (nvml,)
         events = lifecycle.events
         if events is None:
             return (nvml, SourceHealth("nvml_events", up=False, reason="the driver has no events here"))
-        error = events.error
-        return (nvml, SourceHealth("nvml_events", up=error is None, reason=None if error is None else str(error)))
+        flaw = "nvmlEventSetWait_v2 has not returned" if lifecycle.events_hang else events.error
+        return (nvml, SourceHealth("nvml_events", up=flaw is None, reason=None if flaw is None else str(flaw)))
 
 
 def health_of(gpus: Iterable[Watched], duration: float, polls: int) -> PollHealth:

@@ -37,12 +37,13 @@ class Quiesce:
 
     def begin(self, answer: Answer, *, for_ever: bool = False) -> None:
         """Release every handle, then ``answer``; at once when none is held."""
-        stuck = [gpu.call for gpu in self._roster if gpu.out]
-        if stuck or any(opening.out for opening in self._roster.openings):
-            # Known to be in the way: the polls of the other GPUs need not be interrupted to find that out.
-            answer(QuiesceOutcome(ok=False, blocked_by="; ".join(self._roster.calls_out())))
-            return
         now = self._world.monotonic()
+        overdue = self._lifecycle.overdue(now)
+        if overdue is not None or self._roster.anything_out():
+            # Known to be in the way: the polls of the other GPUs need not be interrupted to find that out.
+            calls = self._roster.calls_out() + ([] if overdue is None else [overdue])
+            answer(QuiesceOutcome(ok=False, blocked_by="; ".join(calls)))
+            return
         self.active, self._begun = True, now
         self._ends = None if for_ever else now + self._longest
         self._waiting.append(answer)

@@ -257,6 +257,10 @@ class Roster:
             gpu.forget_device()
         gpu.retry_at = self._clock() + RETRY_SECONDS
 
+    def anything_out(self) -> bool:
+        """Whether a call on any GPU is overdue."""
+        return any(gpu.out for gpu in self) or any(opening.out for opening in self.openings)
+
     def calls_out(self) -> list[str]:
         """Every call that is in the driver now, with its GPU, for a person."""
         in_driver = (Activity.READING, Activity.SAMPLING)

@@ -18,7 +18,7 @@ from gpufleet.collect.roster import state_of
 from gpufleet.collect.watched import Watched
 from gpufleet.model.snapshot import NodeIdentity, Snapshot
 from gpufleet.model.state import GpuState, NvmlState
-from gpufleet.sources.nvml.calls import DEVICE_DOWN, LIBRARY_DOWN, Driver, NvmlError
+from gpufleet.sources.nvml.calls import LIBRARY_DOWN, Driver, NvmlError
 from gpufleet.sources.nvml.device import Device, DeviceOptions
 from gpufleet.sources.nvml.events import MIG_CHANGE, XID, DriverEvent, EventSet
 from gpufleet.sources.nvml.session import Session, SessionError
@@ -47,6 +47,8 @@ class SynchronousNode:
         self._gpus: dict[str, Watched] = {}
         self._by_handle: dict[int, Watched] = {}
         self._xids = XidCounts()
+        self._unopened: list[int] = []
+        """Indexes of the session's GPUs that could not be opened yet."""
         self._polls = 0
         self._state = NvmlState.NO_DRIVER
         self._reason: str | None = None
@@ -58,6 +60,8 @@ class SynchronousNode:
             self._polls += 1
             if self._session is None:
                 self._open()
+            if self._session is not None and self._unopened:
+                self._open_devices(self._session)
             for gpu in list(self._gpus.values()):
                 self._read(gpu)
             self._take_events()
@@ -66,11 +70,13 @@ class SynchronousNode:
     def _open(self) -> None:
         try:
             session = Session(self._driver)
-            count = session.count()
         except SessionError as error:
             self._state, self._reason = error.state, error.reason
             return
+        try:
+            count = session.count()
         except NvmlError as error:
+            session.close()
             self._state, self._reason = NvmlState.NO_DRIVER, str(error)
             return
         self._session = session
@@ -79,13 +85,18 @@ class SynchronousNode:
             self._events = EventSet(session.calls)
         except NvmlError:
             self._events = None
+        self._unopened = list(range(count))
+
+    def _open_devices(self, session: Session) -> None:
         options = DeviceOptions(self._options.pace, self._options.each_link, session.versions.driver)
-        for index in range(count):
+        for index in tuple(self._unopened):
             try:
                 device = Device(session.calls, session.handle(index), options, self._monotonic())
             except NvmlError:
-                # A GPU that is lost from the start has no name to be shown under; the count tells of it.
+                # A GPU that is lost from the start has no name to be shown under; the count tells of it, and the next
+                # poll tries again.
                 continue
+            self._unopened.remove(index)
             self._adopt(index, device)
 
     def _adopt(self, index: int, device: Device) -> None:
@@ -107,11 +118,10 @@ class SynchronousNode:
             if device.samples_gpm:
                 gpu.take_sample(device.sample(now), now)
         except NvmlError as error:
+            gpu.failed(error.code)
             gpu.down(state_of(error), str(error))
             if error.code in LIBRARY_DOWN:
                 self._close(str(error))
-            elif error.code not in DEVICE_DOWN:
-                gpu.failed(error.code)
 
     def _close(self, reason: str) -> None:
         self._state, self._reason = NvmlState.NO_DRIVER, reason
@@ -121,6 +131,7 @@ class SynchronousNode:
             gpu.down(GpuState.GONE, reason)
             gpu.forget_device()
         self._by_handle.clear()
+        self._unopened = []
         if self._events is not None:
             self._events.free()
             self._events = None
@@ -168,7 +179,7 @@ class SynchronousNode:
             ),
             nvml_state=self._state,
             gpus=tuple(gpu.snapshot(now) for gpu in gpus),
-            gpus_expected=len(gpus) or None,
+            gpus_expected=len(gpus) + len(self._unopened) or None,
             gpus_visible=sum(gpu.state is GpuState.OK for gpu in gpus),
             poll=health_of(gpus, now - started, self._polls),
             reason=self._reason,

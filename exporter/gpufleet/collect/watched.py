@@ -109,6 +109,8 @@ class Watched:
     activity: Activities | None = None
     slice_activity: dict[str, Activities] = field(default_factory=dict)
     """By UUID of the slice."""
+    basis: str | None = None
+    """Which reading stands for utilization; kept while the GPU is down, as a part of who it is."""
     standing: tuple[Readings, ...] = ()
     gaps: int = 0
     past: Tally = field(default_factory=Tally)
@@ -158,6 +160,8 @@ class Watched:
             # What the GPM thread reported before is reported by the worker now, or the other way round: never by both.
             self.activity = None
         self.reading, self.read_at, self.polled_at = reading, now, unix
+        if self.device is not None:
+            self.basis = self.device.utilization_basis
 
     def _integrate(self, reading: DeviceReading, now: float) -> None:
         if self.read_at is None:
@@ -194,14 +198,15 @@ class Watched:
 
     def snapshot(self, now: float) -> GpuSnapshot:
         """What is shown of this GPU at ``now``."""
-        reading, device = self.reading, self.device
-        if reading is None or device is None or self.state is not GpuState.OK:
+        reading = self.reading
+        if reading is None or self.device is None or self.state is not GpuState.OK:
             return GpuSnapshot(
                 number=self.number,
                 identity=self.identity,
                 state=self.state,
                 polled_at=self.polled_at,
                 standing=self.standing,
+                utilization_basis=self.basis,
                 reason=self.reason,
             )
         own = _good(self.activity, now)
@@ -213,7 +218,7 @@ class Watched:
             parts=(*reading.parts, *own, self._integrals.readings()),
             standing=self.standing,
             slices=tuple(self._slice(identity, parts, now) for identity, parts in reading.slices),
-            utilization_basis=device.utilization_basis,
+            utilization_basis=self.basis,
         )
 
     def _slice(self, identity: SliceIdentity, parts: tuple[Readings, ...], now: float) -> SliceSnapshot:

@@ -18,7 +18,15 @@ from gpufleet.sources.nvml.gpm import DEVICE_METRICS, GRAPHICS, GpmReader, suppo
 from gpufleet.sources.nvml.health_queries import HEALTH_QUERIES
 from gpufleet.sources.nvml.identity import read_identity, read_mask, read_number, read_static, read_uuid
 from gpufleet.sources.nvml.links import LinkBatch, count_links
-from gpufleet.sources.nvml.mig import WATCH_CALLS, SliceReader, SliceWatch, discover, mig_mode, multiprocessors
+from gpufleet.sources.nvml.mig import (
+    SLICE_GONE,
+    WATCH_CALLS,
+    SliceReader,
+    SliceWatch,
+    discover,
+    mig_mode,
+    multiprocessors,
+)
 from gpufleet.sources.nvml.plan import GPM_CALLS, Pace, Plan
 from gpufleet.sources.nvml.prepared import ProcessCount, prepare, refused
 from gpufleet.sources.nvml.queries import (
@@ -213,16 +221,21 @@ class Device:
         self._discover_slices()
 
     def _read_slices(self) -> tuple[tuple[SliceIdentity, tuple[Readings, ...]], ...]:
-        try:
-            return tuple((reader.identity, reader.read()) for reader in self.slices)
-        except NvmlError as error:
-            if error.code in LIBRARY_DOWN:
-                raise
-            # The GPU itself has just answered. A slice that does not, be it with GPU_IS_LOST, was destroyed: the next
-            # poll sees what there is instead.
-            self.tally.error(error.code)
-            self._discover_slices()
-            return ()
+        found = []
+        for reader in self.slices:
+            try:
+                parts = reader.read()
+            except NvmlError as error:
+                if error.code in LIBRARY_DOWN:
+                    raise
+                # The GPU itself has just answered: it is the slice that is out of order, or was destroyed.
+                self.tally.error(error.code)
+                if error.code in SLICE_GONE:
+                    self._mig_changed = True
+                    continue
+                parts = reader.unread()
+            found.append((reader.identity, parts))
+        return tuple(found)
 
     @property
     def samples_gpm(self) -> bool:

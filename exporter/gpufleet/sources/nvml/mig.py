@@ -14,7 +14,16 @@ import pynvml
 
 from gpufleet.model.gpu import SliceIdentity
 from gpufleet.model.readings import Key, Number, Readings
-from gpufleet.sources.nvml.calls import DEVICE_DOWN, LIBRARY_DOWN, SUCCESS, Calls, NvmlError, Trace
+from gpufleet.sources.nvml.calls import (
+    DEVICE_DOWN,
+    LIBRARY_DOWN,
+    NEVER_HERE,
+    NOT_FOUND,
+    SUCCESS,
+    Calls,
+    NvmlError,
+    Trace,
+)
 from gpufleet.sources.nvml.gpm import SLICE_METRICS, GpmReader
 from gpufleet.sources.nvml.identity import read_number, read_text, read_uuid
 from gpufleet.sources.nvml.prepared import PreparedQuery, prepare
@@ -26,6 +35,8 @@ from gpufleet.sources.nvml.units import BYTE
 # 28, memorySizeMB (64 bits) 32.
 _ATTRIBUTES = struct.Struct("<I20xIIQ")
 _MEBIBYTE = 1 << 20
+SLICE_GONE = NEVER_HERE | DEVICE_DOWN | {NOT_FOUND}
+"""What the handle of a slice that was destroyed is answered with."""
 MOST_SLICES = 64
 """No part can be cut into more compute instances; a larger answer is a driver's error."""
 
@@ -177,9 +188,13 @@ class SliceReader:
             if gpm_trace is not None:
                 self.gpm = GpmReader(calls, parent, SLICE_METRICS, tally, gpm_trace, self.identity.gpu_instance)
 
+    def unread(self) -> tuple[Readings, ...]:
+        """What never changes."""
+        return (self._static,) if self._static.keys else ()
+
     def read(self) -> tuple[Readings, ...]:
-        """Memory and what never changes. Raises NvmlError when the slice is gone (the GPU was cut anew)."""
-        parts = [self._static] if self._static.keys else []
+        """Memory and what never changes. Raises NvmlError, with one of ``SLICE_GONE`` when the GPU was cut anew."""
+        parts = list(self.unread())
         for item in self._items:
             code = item.run(self._tally)
             if code != SUCCESS:
