@@ -54,6 +54,7 @@ OF_GPU: dict[str, DeviceAnswer] = {
     "nvmlGpmQueryDeviceSupport": identity.gpm_support,
     "nvmlDeviceGetMigMode": mig.mig_mode,
     "nvmlDeviceGetMaxMigDeviceCount": mig.most_slices,
+    "nvmlDeviceGetGpuInstanceProfileInfo": mig.profile_info,
     "nvmlDeviceGetMigDeviceHandleByIndex": mig.slice_by_index,
 }
 OF_SLICE: dict[str, DeviceAnswer] = {

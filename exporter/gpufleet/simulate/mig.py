@@ -20,6 +20,8 @@ MEMORY_SLICES = 8
 MOST_SLICES = 7
 _FIRST_IDENTIFIER = {7: 0, 4: 1, 3: 1, 2: 3, 1: 7}
 """GPU instance ids by size, as the driver numbers them: sparse, and apart for each size."""
+_PROFILE_NUMBERS = {0: (1, 1), 1: (2, 2), 2: (3, 4), 3: (4, 4), 4: (7, 8), 9: (1, 2)}
+"""NVML_GPU_INSTANCE_PROFILE_*: compute and memory slices of those that some part here has."""
 
 
 class MigLayoutError(ValueError):
@@ -107,6 +109,31 @@ def mig_mode(device: Device, current: Buffer, pending: Buffer) -> int:
     _U32.pack_into(current, 0, enabled)
     _U32.pack_into(pending, 0, enabled)
     return SUCCESS
+
+
+def profile_info(device: Device, number: int, buffer: Buffer) -> int:
+    """Answer nvmlDeviceGetGpuInstanceProfileInfo: what one kind of GPU instance has, MIG on or not."""
+    shape = _PROFILE_NUMBERS.get(number)
+    for profile in device.gpu.script.profile.mig:
+        if (profile.slices, profile.memory_slices) == shape:
+            struct.pack_into(
+                "<10I",
+                buffer,
+                0,
+                number,
+                0,
+                profile.slices,
+                min(COMPUTE_SLICES // profile.slices, MEMORY_SLICES // profile.memory_slices),
+                profile.multiprocessors,
+                profile.slices,
+                profile.decoders,
+                0,
+                profile.jpeg,
+                0,
+            )
+            struct.pack_into("<Q", buffer, 40, profile.memory_mib)
+            return SUCCESS
+    return NOT_SUPPORTED
 
 
 def most_slices(device: Device, buffer: Buffer) -> int:

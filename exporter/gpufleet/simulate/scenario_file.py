@@ -19,7 +19,8 @@ from gpufleet.simulate.scenario_checks import problems
 if TYPE_CHECKING:
     import yaml
 
-MOST_BYTES = 8 << 20
+MOST_BYTES = 1 << 20
+_MOST_DEPTH = 16
 _SECTIONS = (schema.Scenario, schema.Node, schema.Mig, schema.Run, *get_args(schema.Event))
 
 
@@ -109,23 +110,39 @@ def _load(content: bytes, name: str) -> Any:  # noqa: ANN401 -- a YAML tree can 
     import yaml
 
     try:
-        for event in yaml.parse(content, Loader=yaml.SafeLoader):
-            if isinstance(event, yaml.AliasEvent):
-                line = _line(event.start_mark)
-                raise ScenarioError(f"{name}:{line}: *{event.anchor} is an alias; write the value itself")
-        root = yaml.compose(content, Loader=yaml.SafeLoader)
-        if root is not None:
-            _refuse_duplicates(root, name)
-        return yaml.safe_load(content)
+        _refuse_tricks(content, name)
+        loader = yaml.SafeLoader(content)
+        root = loader.get_single_node()
+        if root is None:
+            return None
+        _refuse_duplicates(root, name)
+        return loader.construct_document(root)
     except yaml.MarkedYAMLError as error:
         line = _line(error.problem_mark or error.context_mark)
         raise ScenarioError(f"{name}:{line}: is no YAML: {error.problem}; correct it there") from error
     except yaml.YAMLError as error:
         raise ScenarioError(f"{name}: is no YAML: {str(error).splitlines()[0]}; write it as UTF-8 text") from error
-    except (RecursionError, ValueError) as error:
-        if isinstance(error, ScenarioError):
-            raise
-        raise ScenarioError(f"{name}: can't be read as YAML: {error}; correct it") from error
+    except ScenarioError:
+        raise
+    except ValueError as error:  # a number or date that Python can't hold
+        raise ScenarioError(f"{name}: holds a value that can't be read: {error}; put it in quotes") from error
+
+
+def _refuse_tricks(content: bytes, name: str) -> None:
+    """No aliases (a few lines of those can stand for gigabytes), and no deeper than PyYAML, which recurses, can go."""
+    import yaml
+
+    depth = 0
+    for event in yaml.parse(content, Loader=yaml.SafeLoader):
+        where = f"{name}:{_line(event.start_mark)}"
+        if isinstance(event, yaml.AliasEvent):
+            raise ScenarioError(f"{where}: *{event.anchor} is an alias; write the value itself")
+        if isinstance(event, yaml.CollectionStartEvent):
+            depth += 1
+        elif isinstance(event, yaml.CollectionEndEvent):
+            depth -= 1
+        if depth > _MOST_DEPTH:
+            raise ScenarioError(f"{where}: is nested too deeply; no key of a scenario is so deep")
 
 
 def _line(mark: Any) -> int:  # noqa: ANN401 -- PyYAML has two classes of marks
