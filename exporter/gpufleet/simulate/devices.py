@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from gpufleet.simulate.fields import Kind, kind_of
+from gpufleet.simulate.field_answers import Kind, kind_of
 from gpufleet.simulate.gpu import Compute, GpuScript, Instance, Reading, ScriptedGpu
 from gpufleet.simulate.health import Window
 

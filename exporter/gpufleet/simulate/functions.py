@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from gpufleet.simulate import identity, mig, readings
+from gpufleet.simulate import identity, memory, mig, readings
 
 DeviceAnswer = Callable[..., int]
 """Takes what the handle stands for and the call's other arguments; returns NVML's code."""
@@ -25,9 +25,9 @@ OF_GPU: dict[str, DeviceAnswer] = {
     "nvmlDeviceGetSupportedClocksThrottleReasons": identity.supported_reasons,
     "nvmlDeviceGetNumFans": identity.fans,
     "nvmlDeviceGetFieldValues": readings.field_values,
-    "nvmlDeviceGetMemoryInfo_v2": readings.memory_v2,
-    "nvmlDeviceGetMemoryInfo": readings.memory_v1,
-    "nvmlDeviceGetBAR1MemoryInfo": readings.bar1,
+    "nvmlDeviceGetMemoryInfo_v2": memory.memory_v2,
+    "nvmlDeviceGetMemoryInfo": memory.memory_v1,
+    "nvmlDeviceGetBAR1MemoryInfo": memory.bar1,
     "nvmlDeviceGetUtilizationRates": readings.utilization,
     "nvmlDeviceGetEncoderUtilization": readings.encoder,
     "nvmlDeviceGetDecoderUtilization": readings.decoder,
@@ -42,10 +42,10 @@ OF_GPU: dict[str, DeviceAnswer] = {
     "nvmlDeviceGetMarginTemperature": readings.margin,
     "nvmlDeviceGetPowerUsage": readings.power,
     "nvmlDeviceGetFanSpeed_v2": readings.fan_speed,
-    "nvmlDeviceGetEccMode": readings.ecc_mode,
-    "nvmlDeviceGetMemoryErrorCounter": readings.memory_errors,
-    "nvmlDeviceGetSramEccErrorStatus": readings.sram_errors,
-    "nvmlDeviceGetRowRemapperHistogram": readings.remap_histogram,
+    "nvmlDeviceGetEccMode": memory.ecc_mode,
+    "nvmlDeviceGetMemoryErrorCounter": memory.memory_errors,
+    "nvmlDeviceGetSramEccErrorStatus": memory.sram_errors,
+    "nvmlDeviceGetRowRemapperHistogram": memory.remap_histogram,
     "nvmlDeviceGetCurrPcieLinkGeneration": readings.pcie_generation,
     "nvmlDeviceGetCurrPcieLinkWidth": readings.pcie_width,
     "nvmlDeviceGetGpuFabricInfoV": readings.fabric_v,
@@ -60,10 +60,10 @@ OF_GPU: dict[str, DeviceAnswer] = {
 OF_SLICE: dict[str, DeviceAnswer] = {
     "nvmlDeviceGetUUID": identity.slice_uuid,
     "nvmlDeviceGetName": identity.slice_name,
-    "nvmlDeviceGetMemoryInfo_v2": readings.slice_memory_v2,
-    "nvmlDeviceGetMemoryInfo": readings.slice_memory_v1,
-    "nvmlDeviceGetBAR1MemoryInfo": readings.slice_bar1,
-    "nvmlDeviceGetMemoryErrorCounter": readings.slice_memory_errors,
+    "nvmlDeviceGetMemoryInfo_v2": memory.slice_memory_v2,
+    "nvmlDeviceGetMemoryInfo": memory.slice_memory_v1,
+    "nvmlDeviceGetBAR1MemoryInfo": memory.slice_bar1,
+    "nvmlDeviceGetMemoryErrorCounter": memory.slice_memory_errors,
     "nvmlDeviceGetComputeRunningProcesses_v3": readings.slice_processes,
     "nvmlDeviceGetGpuInstanceId": mig.gpu_instance,
     "nvmlDeviceGetComputeInstanceId": mig.compute_instance,

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from gpufleet.simulate.buffers import Buffer
-from gpufleet.simulate.fields import Kind
+from gpufleet.simulate.field_answers import Kind
 from gpufleet.simulate.gpu import ScriptedGpu
 from gpufleet.simulate.profiles import MIB
 from gpufleet.simulate.timeline import (

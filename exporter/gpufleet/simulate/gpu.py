@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gpufleet.simulate.activities import SW_POWER_CAP
+from gpufleet.simulate.columns import CONDITIONS, LIFETIME, VOLATILE
 from gpufleet.simulate.health import FOR_EVER, NO_TROUBLE, Heat, Troubles
 from gpufleet.simulate.profiles import MIB, MigProfile, Profile
 from gpufleet.simulate.timeline import (
@@ -19,48 +20,6 @@ from gpufleet.simulate.timeline import (
     Timeline,
     Totals,
 )
-
-# Columns of ``Reading.values``; fields.py says which field id shows which.
-ENERGY_MILLIJOULES, POWER_AVERAGE, POWER_INSTANT, MEMORY_POWER, MEMORY_TEMPERATURE = range(5)
-NVLINK_TRANSMIT_BYTES, NVLINK_RECEIVE_BYTES = 5, 6
-POWER_CAP_NS, SW_THERMAL_NS, HW_THERMAL_NS, POWER_BRAKE_NS, BELOW_BASE_NS = range(7, 12)
-FIRST_HEALTH = 12
-VOLATILE = (
-    "ecc_correctable_dram",
-    "ecc_uncorrectable_dram",
-    "ecc_correctable_sram",
-    "ecc_uncorrectable_sram",
-    "pcie_replay",
-    "pcie_correctable",
-)
-"""Counted since the driver was loaded; the ECC ones have a lifetime count beside."""
-LIFETIME = (
-    "ecc_correctable_dram",
-    "ecc_uncorrectable_dram",
-    "ecc_correctable_sram",
-    "ecc_uncorrectable_sram",
-    "remap_correctable",
-    "remap_uncorrectable",
-    "retired_single",
-    "retired_double",
-)
-CONDITIONS = ("remap_pending", "remap_failure", "retired_pending", "recovery_action", "sram_threshold", "links_down")
-COLUMNS = FIRST_HEALTH + len(VOLATILE) + len(LIFETIME) + len(CONDITIONS)
-
-
-def column_since_load(kind: str) -> int:
-    """Column of a count since the driver was loaded."""
-    return FIRST_HEALTH + VOLATILE.index(kind)
-
-
-def column_lifetime(kind: str) -> int:
-    """Column of a lifetime count."""
-    return FIRST_HEALTH + len(VOLATILE) + LIFETIME.index(kind)
-
-
-def column_condition(kind: str) -> int:
-    """Column of a flag or code."""
-    return FIRST_HEALTH + len(VOLATILE) + len(LIFETIME) + CONDITIONS.index(kind)
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +83,7 @@ class Reading:
         self.totals = totals
         """Counters since time 0, as the timeline has them: GPM takes differences."""
         self.values = values
-        """The columns named above."""
+        """By the columns of ``columns``."""
         self.temperature = temperature
         self.power = power
         """Milliwatts at this moment."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from gpufleet.simulate.fields import NVLINK5_ERROR_KINDS, NVLINK_ERROR_KINDS
+from gpufleet.simulate.field_answers import NVLINK5_ERROR_KINDS, NVLINK_ERROR_KINDS
 from gpufleet.simulate.mig import MigLayoutError, layout_names, partition
 from gpufleet.simulate.patterns import idle
 from gpufleet.simulate.profiles import Profile, load_profile, profile_names

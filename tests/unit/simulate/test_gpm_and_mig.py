@@ -6,10 +6,10 @@ import math
 import pynvml
 import pytest
 
+from gpufleet.simulate.memory import MEMORY_V2
 from gpufleet.simulate.mig import MigLayoutError, partition
 from gpufleet.simulate.patterns import evals, idle
 from gpufleet.simulate.profiles import MIB, load_profile
-from gpufleet.simulate.readings import MEMORY_V2
 from gpufleet.simulate.scripts import sliced, uniform
 from gpufleet.sources.nvml.calls import (
     ARGUMENT_VERSION_MISMATCH,

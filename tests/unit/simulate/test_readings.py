@@ -6,8 +6,9 @@ import struct
 import pynvml
 import pytest
 
+from gpufleet.simulate.memory import MEMORY_V2, SRAM_V1
 from gpufleet.simulate.profiles import MIB, load_profile, profile_names
-from gpufleet.simulate.readings import FABRIC_V2, FABRIC_V3, MARGIN_V1, MEMORY_V2, SRAM_V1, TEMPERATURE_V1
+from gpufleet.simulate.readings import FABRIC_V2, FABRIC_V3, MARGIN_V1, TEMPERATURE_V1
 from gpufleet.simulate.scripts import sliced, uniform
 from gpufleet.sources.nvml.calls import (
     ARGUMENT_VERSION_MISMATCH,
