@@ -118,8 +118,11 @@ def _entries(node: yaml.MappingNode, name: str, above: tuple[str, ...]) -> Itera
             first = seen[key_node.value]
             raise ConfigFileError(f"{name}:{line}: {dotted}: is there twice, first in line {first}; keep one of them")
         seen[key_node.value] = line
-        if isinstance(value, yaml.MappingNode):
+        if isinstance(value, yaml.MappingNode) and value.value:
             yield from _entries(value, name, path)
+        elif isinstance(value, yaml.MappingNode):
+            # As blank as a key without a value: a section whose keys are all commented out, and never unseen.
+            yield Entry(path, ("",), is_list=False, line=line)
         elif isinstance(value, yaml.ScalarNode):
             yield Entry(path, (value.value,), is_list=False, line=line)
         else:

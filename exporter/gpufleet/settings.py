@@ -85,6 +85,8 @@ OPTIONS: tuple[Option, ...] = (
     Option("log.format", choice("logfmt", "json"), "format of log lines", default="logfmt"),
 )
 
+_SECTIONS = frozenset(option.path[:depth] for option in OPTIONS for depth in range(1, len(option.path)))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
@@ -170,6 +172,8 @@ def _from_file(file: Path, refusals: list[str]) -> dict[str, _Given]:
         name = ".".join(entry.path)
         where = f"{file}:{entry.line}: {name}"
         option = accepted.get(name)
+        if entry.path in _SECTIONS and entry.values == ("",):
+            continue  # all its keys are left out
         if option is None or not option.in_file:
             refusals.append(f"{where}: {_unknown_key(name, accepted)}")
         elif option.path != entry.path:

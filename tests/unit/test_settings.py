@@ -64,6 +64,7 @@ REFUSALS = {
     "two_documents": ["{file}:2: is no YAML: but found another document; correct it there"],
     "unknown_key": ["{file}:2: poll.intervall: is no option; did you mean poll.interval?"],
     "unknown_section": ["{file}:2: scrape.timeout: is no option; --help lists them"],
+    "unknown_section_left_blank": ["{file}:2: pol: is no option; --help lists them"],
     "unknown_word": ["{file}:2: metrics.level: 'all' is not known: write core or standard"],
     "value_as_section": ["{file}:3: poll.interval.seconds: is no option; did you mean poll.interval?"],
 }
