@@ -11,11 +11,15 @@ from gpufleet.simulate.columns import CONDITIONS, LIFETIME, VOLATILE
 from gpufleet.simulate.health import FOR_EVER, NO_TROUBLE, Heat, Troubles
 from gpufleet.simulate.profiles import MIB, MigProfile, Profile
 from gpufleet.simulate.timeline import (
+    BELOW_BASE,
     COUNTERS,
-    DECODER,
     ENERGY,
+    HW_THERMAL,
     NVLINK_RECEIVE,
     NVLINK_TRANSMIT,
+    POWER_BRAKE,
+    POWER_CAP,
+    SW_THERMAL,
     Regime,
     Timeline,
     Totals,
@@ -182,11 +186,11 @@ class ScriptedGpu:
             temperature + memory_above + hot,
             totals[NVLINK_TRANSMIT] - base[NVLINK_TRANSMIT],
             totals[NVLINK_RECEIVE] - base[NVLINK_RECEIVE],
-            totals[19] - base[19],
-            totals[20] - base[20],
-            totals[21] - base[21],
-            totals[22] - base[22],
-            totals[23] - base[23],
+            totals[POWER_CAP] - base[POWER_CAP],
+            totals[SW_THERMAL] - base[SW_THERMAL],
+            totals[HW_THERMAL] - base[HW_THERMAL],
+            totals[POWER_BRAKE] - base[POWER_BRAKE],
+            totals[BELOW_BASE] - base[BELOW_BASE],
         ]
         troubles = script.troubles
         if troubles.tallies or troubles.conditions:
@@ -227,10 +231,6 @@ class ScriptedGpu:
         """Percent."""
         percent = reading.regime.utilization
         return max(0, percent - (reading.noise >> 24) % 2) if percent > 2 else percent
-
-    def decoder_utilization(self, reading: Reading) -> int:
-        """Percent."""
-        return reading.totals[DECODER] and reading.regime.decoder_utilization
 
     def memory_used(self, reading: Reading) -> int:
         """Bytes used, the driver's reserve not counted."""
