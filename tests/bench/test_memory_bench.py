@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import statistics
 import subprocess
 import sys
 import time
@@ -66,7 +65,7 @@ def test_after_many_polls(fake_nvml: FakeNvml, figures: Figures, tmp_path: Path)
         # At this interval a snapshot is old after 18 ms, so one scrape or another may come too late for it.
         until(lambda: scraper.scrape().text.count("gpu_sm_active_ratio{") == 8, "a scrape shows every GPU")
     later = [size for size in sizes if size[0] > POLLS / 2]
-    slope = statistics.linear_regression([polls for polls, _ in later], [size for _, size in later]).slope
     largest = max(size for _, size in sizes)
     figures.put("memory.polls", sizes[-1][1], note=f"{polls:.0f} polls in {took:.0f} s, largest {largest:.1f}")
-    figures.put("memory.slope", 1024 * 1000 * slope, note=f"from {later[0][1]:.2f} to {later[-1][1]:.2f} MiB")
+    growth = later[-1][1] / later[0][1] - 1
+    figures.put("memory.growth", 100 * growth, note=f"from {later[0][1]:.2f} to {later[-1][1]:.2f} MiB")
