@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from gpufleet.sources.nvml.calls import NO_PERMISSION
 from tests.integration.exporter_process import ExporterProcess
 from tests.support.fake_nvml import FakeNvml
 from tests.support.fake_nvml_fixtures import fake_nvml, nvml_build
@@ -84,6 +85,31 @@ def test_a_driver_that_is_unloaded_for_a_while_costs_its_readings_only(nvml: Fak
         assert len(exporter.said("gpufleet starts")) == 1
 
 
+def test_devices_that_are_taken_away_make_the_process_unhealthy(nvml: FakeNvml, tmp_path: Path) -> None:
+    """A systemd reload does that to a container; only a new container has them again, so its probe has to fail."""
+    with ExporterProcess(nvml, tmp_path, "--poll.interval=200ms") as exporter:
+        exporter.wait_for(READING)
+        nvml.fail_init(NO_PERMISSION)
+        nvml.restart_driver()
+        exposition = exporter.wait_for(r'^gpufleet_nvml_state\{state="no_permission"\} 1$')
+        assert readings(exposition) == 0
+        status, reason = exporter.get("/-/healthy")
+        assert status == 503
+        assert "only a new container has them again" in reason
+        nvml.fail_init(0)
+        exporter.wait_for(READING)
+        assert exporter.get("/-/healthy")[0] == 200
+
+
+def test_without_permission_from_the_start_the_process_is_left_alone(nvml: FakeNvml, tmp_path: Path) -> None:
+    """A new container would be no better, and restarting for ever would hide the reason."""
+    nvml.fail_init(NO_PERMISSION)
+    with ExporterProcess(nvml, tmp_path) as exporter:
+        exporter.wait_for(r'^gpufleet_nvml_state\{state="no_permission"\} 1$')
+        assert exporter.get("/-/healthy")[0] == 200
+        assert exporter.get("/-/ready")[0] == 503
+
+
 def test_quiesce_releases_every_device_and_resume_takes_them_again(nvml: FakeNvml, tmp_path: Path) -> None:
     """After it no descriptor of the driver's is open, and metrics answer."""
     with ExporterProcess(nvml, tmp_path, "--poll.interval=200ms") as exporter:
@@ -133,7 +159,7 @@ def test_with_a_call_out_quiesce_exits_1_and_names_it_and_the_process_still_ends
         exporter.wait_for(r'^gpu_state\{gpu="1",uuid="[^"]+",state="hung"\} 1$')
         done = exporter.gpufleet("quiesce")
         assert done.returncode == 1
-        assert f"nvmlDeviceGetFieldValues on GPU 1 ({nvml.uuid(1)}) has not returned" in done.stderr
+        assert f"in the way: nvmlDeviceGetFieldValues on GPU 1 ({nvml.uuid(1)})" in done.stderr
         assert readings(exporter.metrics()) == 1
         begun = time.monotonic()
         exporter.process.send_signal(signal.SIGTERM)

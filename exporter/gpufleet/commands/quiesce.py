@@ -81,6 +81,6 @@ def verdict(command: str, reply: Mapping[str, object]) -> tuple[int, str]:
         return 0, f"quiesced: the exporter holds no GPU{after}"
     blocked_by = reply.get("blocked_by")
     if isinstance(blocked_by, str):
-        return _HELD, f"not released: {blocked_by} has not returned; the kernel log may say why (dmesg | grep NVRM)"
+        return _HELD, f"not released; in the way: {blocked_by}; the kernel log may say why (dmesg | grep NVRM)"
     error = reply.get("error")
     return USAGE, error if isinstance(error, str) else "the answer is not an exporter's; another program listens there"

@@ -45,8 +45,8 @@ def test_quiesce_with_a_call_out_exits_1_and_names_gpu_and_call(
     """A script must not reset a GPU that is held."""
     assert quiesce(answers({"ok": False, "blocked_by": "nvmlDeviceGetFieldValues on GPU 3 (GPU-x)"})) == 1
     assert capsys.readouterr().err == (
-        "gpufleet quiesce: not released: nvmlDeviceGetFieldValues on GPU 3 (GPU-x) has not returned; the kernel log "
-        "may say why (dmesg | grep NVRM)\n"
+        "gpufleet quiesce: not released; in the way: nvmlDeviceGetFieldValues on GPU 3 (GPU-x); the kernel log may say "
+        "why (dmesg | grep NVRM)\n"
     )
 
 
