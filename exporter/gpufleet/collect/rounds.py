@@ -111,8 +111,7 @@ class Rounds:
         events = self._events
         if events is not None and gpu.registered_with is not events:
             gpu.registered_with = events
-            device.trace.last = "nvmlDeviceRegisterEvents"
-            events.register(device.handle)
+            events.register(device.handle, device.trace)
 
     # --- results ------------------------------------------------------------------------------------------------------
     def _collect(self) -> None:

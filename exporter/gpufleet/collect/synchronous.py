@@ -106,7 +106,7 @@ class SynchronousNode:
         known.adopt(device, known.lane)
         self._by_handle[device.handle.value or 0] = known
         if self._events is not None:
-            self._events.register(device.handle)
+            self._events.register(device.handle, device.trace)
 
     def _read(self, gpu: Watched) -> None:
         device = gpu.device

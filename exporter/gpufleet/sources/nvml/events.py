@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import pynvml
 
-from gpufleet.sources.nvml.calls import SUCCESS, TIMEOUT, Calls, NvmlError
+from gpufleet.sources.nvml.calls import SUCCESS, TIMEOUT, Calls, NvmlError, Trace
 from gpufleet.sources.nvml.identity import read_uuid
 
 XID = int(pynvml.nvmlEventTypeXidCriticalError)
@@ -62,18 +62,22 @@ class EventSet:
         self._buffer = (ctypes.c_char * _DATA.size)()
         self._registered: set[int | None] = set()
 
-    def register(self, handle: ctypes.c_void_p) -> bool:
-        """Ask for a device's events, by the device's own worker; false when it gives no Xid."""
+    def register(self, handle: ctypes.c_void_p, trace: Trace) -> bool:
+        """Ask for a device's events, by the device's own worker; false when it gives no Xid.
+
+        ``trace`` is where the call that the worker is in can be seen from outside.
+        """
         self._registered.add(handle.value)
+        calls = self._calls.traced(trace)
         supported = (ctypes.c_uint64 * 1)()
-        if self._calls["nvmlDeviceGetSupportedEventTypes"](handle, supported) != SUCCESS:
+        if calls["nvmlDeviceGetSupportedEventTypes"](handle, supported) != SUCCESS:
             return False
-        mask = supported[0]
-        has_xid = bool(mask & XID) and self._calls["nvmlDeviceRegisterEvents"](handle, XID, self._set) == SUCCESS
-        for bit in OPTIONAL:
-            if mask & bit:
-                self._calls["nvmlDeviceRegisterEvents"](handle, bit, self._set)
-        return has_xid
+        wanted = [bit for bit in (XID, *OPTIONAL) if supported[0] & bit]
+        registered = set()
+        for bit in wanted:
+            if not trace.given_up and calls["nvmlDeviceRegisterEvents"](handle, bit, self._set) == SUCCESS:
+                registered.add(bit)
+        return XID in registered
 
     def wait(self, milliseconds: int) -> DriverEvent | None:
         """The next event, or ``None`` when none came in time. Raises NvmlError on every other answer.
