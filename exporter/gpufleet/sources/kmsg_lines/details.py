@@ -31,7 +31,7 @@ _CAUSED_BY = re.compile(r"(?:^|\s)caused by previous Xid ([0-9]{1,5})\Z")
 _RESET_FLAGS = re.compile(r"(?<!-)RST: (Yes|No), D-RST: (Yes|No)\Z")
 _LONGEST_FLAGS = 48
 _RECOVERY_ACTION = re.compile(
-    r"GPU recovery action changed from 0x([0-9a-fA-F]{1,8}) \([^)]{0,64}\) to 0x([0-9a-fA-F]{1,8})(?![0-9a-fA-F])"
+    r"GPU recovery action changed from 0x([0-9a-fA-F]{1,8}) \([^)]{0,64}\) to 0x([0-9a-fA-F]{1,8})(?: \([^)]{0,64}\))?"
 )
 _GPC_TPC = re.compile(r"\(GPC (\d{1,3}), TPC (\d{1,3})")
 # RLW_RXPIPE Nonfatal XC0 i0 Link 13 (0x0409a0c2 0x00000008 …); the unit may be a pair, Link -1 stands for no link.
@@ -81,7 +81,7 @@ def read(code: int, rest: str) -> Details:
         needs_drain=reset[2] == "Yes" if reset else None,
     )
     if code == 154:
-        return _with_recovery_action(told, said)
+        return _with_recovery_action(told, said, named="name=" in rest)
     if code == 13:
         where = _GPC_TPC.search(text)
         return told._replace(unit=f"GPC {where[1]}, TPC {where[2]}") if where else told
@@ -119,10 +119,10 @@ def _cut_name(rest: str) -> tuple[str, str, bool]:
     return rest[:end], rest[end + 2 :], False
 
 
-def _with_recovery_action(told: Details, said: str) -> Details:
+def _with_recovery_action(told: Details, said: str, *, named: bool) -> Details:
     # The words in brackets differ between R565, R570 and R610; the numbers do not.
     change = _RECOVERY_ACTION.match(said)
-    if change is None:
+    if change is None or (named and change.end() != len(said)):
         return told
     return told._replace(recovery_action_before=int(change[1], 16), recovery_action=int(change[2], 16))
 
@@ -148,6 +148,7 @@ def _with_nvlink4(told: Details, said: str) -> Details:
 
 
 def _registers(said: str, start: int) -> tuple[int, ...]:
-    """Hexadecimal words up to the closing bracket."""
-    end = said.find(")", start, start + _LONGEST_REGISTERS)
-    return tuple(int(word, 16) for word in _REGISTER.findall(said, start, end)) if end >= 0 else ()
+    """Hexadecimal words up to the bracket that ends the text."""
+    if not said.endswith(")") or len(said) - start > _LONGEST_REGISTERS:
+        return ()
+    return tuple(int(word, 16) for word in _REGISTER.findall(said, start))

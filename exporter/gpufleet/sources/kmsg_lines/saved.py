@@ -17,7 +17,11 @@ from gpufleet.sources.kmsg_lines.record import parse_record
 
 SOURCE = "file"
 _TRACE_EVENT = "nvidia_dev_xid: "  # kernel-open/nvidia/nv-tracepoint.h, from 575.51.02 on
-_PREFIX = re.compile(r"NVRM: |nvidia-nvswitch[0-9]|nvidia_dev_xid: |nvidia [0-9a-fA-F]{4}")
+_PREFIX = re.compile(r"NVRM: |nvidia-nvswitch[0-9]")
+_FAULT = re.compile(
+    r"NVRM: (?=Xid \(|GPU|The NVIDIA GPU |RmInit|knvlink)|nvidia-nvswitch[0-9]|nvidia_dev_xid: |nvidia [0-9a-fA-F]{4}"
+)
+"""What stands where a fault may begin."""
 
 _LONGEST_PREFIX = 300
 _ISO = re.compile(
@@ -63,7 +67,7 @@ def parse_saved_line(
     if "\\x" in line and line[0].isdigit() and (record := parse_record(line.encode("utf-8", "replace"))) is not None:
         # A copy of /dev/kmsg: its text may hold several lines.
         line = line.partition(";")[0] + ";" + record.text
-    for match in _PREFIX.finditer(line):
+    for match in _FAULT.finditer(line):
         start = match.start()
         if line.startswith(_TRACE_EVENT, start):
             event = xid_at(line, match.end(), at=last, source=SOURCE)
