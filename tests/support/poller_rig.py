@@ -15,12 +15,12 @@ from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import Self
 
+from gpufleet.collect.lifecycle import Phase
 from gpufleet.collect.numbers import Numbers
 from gpufleet.collect.options import PollerOptions, QuiesceOutcome, World
 from gpufleet.collect.poller import Poller
-from gpufleet.collect.roster import Numbering
+from gpufleet.collect.roster import Numbering, Opening
 from gpufleet.collect.watched import Activity, Watched
-from gpufleet.model.gpu import SliceIdentity
 from gpufleet.model.readings import Key, Number, Readings
 from gpufleet.model.snapshot import GpuSnapshot, Snapshot
 from gpufleet.model.state import GpuState
@@ -34,7 +34,7 @@ PATIENCE_SECONDS = 30.0
 EPOCH = 1_800_000_000.0
 """Unix time at which the hand-moved clock begins."""
 OPTIONS = PollerOptions(node="node-1", interval=1.0, deadline=1.0, boot_id="boot")
-WAKING_EVENT = 0x400
+WAKING_EVENT = 0x2
 """An event type that the exporter registers for and makes nothing of."""
 WORKING, RESTING = "working", "resting"
 
@@ -51,6 +51,25 @@ class HandClock:
     def wall(self) -> float:
         """The same moment as Unix time."""
         return EPOCH + self.now
+
+
+class Held:
+    """What the test holds up in the driver; here: nothing."""
+
+    def gpu(self, _: Watched) -> bool:
+        """Whether the call that is out for a GPU is held up."""
+        return False
+
+    def opening(self, _: Opening) -> bool:
+        """Whether the call that is out for a GPU that is being opened is held up."""
+        return False
+
+    def library(self) -> bool:
+        """Whether a call that concerns no GPU is held up."""
+        return False
+
+    def nudge(self) -> None:
+        """Wake whoever waits for events, so that a close does not take the rest of their wait."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,9 +102,9 @@ def states(snapshot: Snapshot) -> list[str]:
     return [str(gpu.state) for gpu in snapshot.gpus]
 
 
-def slice_identities(gpu: GpuSnapshot) -> list[SliceIdentity]:
-    """Who a GPU's slices are."""
-    return [one.identity for one in gpu.slices]
+def all_report(snapshot: Snapshot, count: int) -> bool:
+    """Whether ``count`` GPUs are well and were read, and no other is known."""
+    return len(snapshot.gpus) == count and all(gpu.state is GpuState.OK and gpu.parts for gpu in snapshot.gpus)
 
 
 @dataclass(slots=True)
@@ -97,14 +116,9 @@ class Rig:
     world: World | None = None
     """Replaces the default surroundings; ``open_driver`` and the clock are the rig's own."""
     numbering: Numbering = field(default_factory=lambda: Numbers(None, None))
-    is_stuck: Callable[[Watched], bool] = lambda _: False
-    """Whether the call that is out for a GPU is one that the test holds up."""
+    held: Held = field(default_factory=Held)
     clock: HandClock = field(default_factory=HandClock)
     history: list[Publication] = field(default_factory=list)
-    nudge_events: Callable[[], None] = lambda: None
-    """Wakes whoever waits for events, so that a close does not take the rest of their wait."""
-    events_are_held: Callable[[], bool] = lambda: False
-    """Whether the test holds up the wait for events."""
     poller: Poller = field(init=False)
     _published: threading.Condition = field(default_factory=threading.Condition)
     _stopped: bool = False
@@ -117,15 +131,14 @@ class Rig:
 
     def __enter__(self) -> Self:
         self.poller.start()
+        self.rest()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if not self._stopped:
-            stopped = self.stop()
-            if kind is None:
-                assert stopped, "the poller could not let go of the driver"
+        if not self._stopped and kind is None:
+            assert self.stop(), "the poller could not let go of the driver"
 
     # --- publications -------------------------------------------------------------------------------------------------
     def _note(self, snapshot: Snapshot) -> None:
@@ -145,7 +158,7 @@ class Rig:
         with self._published:
             while not condition(self.latest):
                 if time.monotonic() > limit:
-                    raise TimeoutError(f"{what}: not in {states(self.latest)}, {self.latest}")
+                    raise TimeoutError(f"{what}: not with {self.latest.nvml_state} {states(self.latest)}")
                 self._published.wait(0.05)
             return self.latest
 
@@ -158,17 +171,14 @@ class Rig:
     def poll(self, times: int = 1) -> Snapshot:
         """Let an interval pass, and then as much more as the poll needs to come to its end."""
         for _ in range(times):
-            self._poll()
+            self.rest()
+            begun = len(self.history)
+            self.advance(self.options.interval)
+            self.rest(lambda since=begun: any(one.whole for one in self.history[since:]))  # type: ignore[misc]
         return self.latest
 
-    def _poll(self) -> None:
-        self.rest()
-        begun = len(self.history)
-        self.advance(self.options.interval)
-        self.rest(lambda: any(publication.whole for publication in self.history[begun:]))
-
-    def rest(self, condition: Callable[[], bool] = lambda: True) -> None:
-        """Let the poll that is under way, if any, come to its end, and a condition come true.
+    def rest(self, condition: Callable[[], bool] = lambda: True) -> Snapshot:
+        """Let all that is under way come to its end, and a condition come true.
 
         Time passes only as far as the poll thread has to give up calls that the test holds up.
         """
@@ -176,15 +186,16 @@ class Rig:
         last: object = None
         same = 0
         while (seen := self._look()) != RESTING or not condition():
-            assert time.monotonic() < limit, f"the poll did not end: {last}"
+            assert time.monotonic() < limit, f"it did not come to rest: {seen}"
             same = same + 1 if seen == last else 0
             last = seen
-            if seen not in (WORKING, RESTING) and same >= 3:
-                # Everybody waits for a call that the test holds up: only time can go on.
+            if seen not in (WORKING, RESTING) and same >= 2:
+                # Only time can go on.
                 self.advance(self.options.deadline / 20)
                 same = 0
             with self._published:
                 self._published.wait(0.001)
+        return self.latest
 
     def _look(self) -> object:
         """What the poll thread waits for."""
@@ -192,21 +203,39 @@ class Rig:
         looked = threading.Event()
 
         def look() -> None:
-            rounds = self.poller._rounds
-            pending, sampled = rounds.pending, rounds._sampler.current
-            reading = [gpu for gpu in pending if gpu.claim.activity is Activity.READING]
-            sampling = [sampled] if sampled is not None else []
-            if any(not self.is_stuck(gpu) for gpu in (*reading, *sampling)) or (rounds._work.todo and not sampling):
-                seen.append(WORKING)
-            elif pending:
-                seen.append(sorted((gpu.number, gpu.claim.activity.value) for gpu in pending))
-            else:
-                seen.append(RESTING if self.poller._next_at > self.clock() else WORKING)
+            seen.append(self._seen_by_poll_thread())
             looked.set()
 
         self.poller._inbox.put(look)
         assert looked.wait(PATIENCE_SECONDS), "the poll thread does not answer"
         return seen[0]
+
+    def _seen_by_poll_thread(self) -> object:
+        rounds, lifecycle, roster = self.poller._rounds, self.poller._lifecycle, self.poller._roster
+        if lifecycle.phase is Phase.ENDING:
+            self.held.nudge()
+        busy = lifecycle.busy_with is not None or (lifecycle.phase is Phase.ENDING and not lifecycle.events_ended)
+        if busy and not self.held.library():
+            return WORKING
+        if any(not self.held.opening(opening) for opening in roster.openings):
+            return WORKING
+        if not rounds.pending:
+            return RESTING if self.poller._next_at > self.clock() else WORKING
+        try:
+            waiting = {gpu for gpu, _ in rounds._relay._waiting}
+            read = {gpu for gpu, *_ in rounds._read} | {gpu for gpu, _ in rounds._work.todo}
+            sampled = {gpu for gpu, *_ in rounds._work.done}
+        except RuntimeError:  # another thread is just changing one of these
+            return WORKING
+        held = {gpu for gpu in rounds.pending if self.held.gpu(gpu)}
+        sampler = rounds._sampler.current
+        idle = {Activity.WAITING: waiting, Activity.QUEUED: read, Activity.SAMPLING: sampled}
+        if not held or (sampler is None and rounds._work.todo) or (sampler is not None and sampler not in held):
+            return WORKING
+        if any(gpu not in held and gpu not in idle.get(gpu.claim.activity, ()) for gpu in rounds.pending):
+            return WORKING
+        # Everybody waits for a call that the test holds up.
+        return sorted((gpu.number, gpu.claim.activity.value) for gpu in rounds.pending)
 
     # --- commands -----------------------------------------------------------------------------------------------------
     def quiesce(self) -> QuiesceOutcome:
@@ -226,49 +255,67 @@ class Rig:
         limit = time.monotonic() + PATIENCE_SECONDS
         # A wait for events takes real time, and may look overdue to who goes by the hand-moved clock.
         while (events := self.poller._lifecycle.events) is not None and events.is_overdue(self.clock()):
-            if self.events_are_held():
+            if self.held.library():
                 break
             assert time.monotonic() < limit, "the wait for events does not end"
-            self.nudge_events()
+            self.held.nudge()
             time.sleep(0.001)
         thread = threading.Thread(target=command, daemon=True)
         thread.start()
         while thread.is_alive():
             assert time.monotonic() < limit, "the command did not end"
-            self.nudge_events()
+            self.held.nudge()
             thread.join(0.005)
 
 
-def all_report(snapshot: Snapshot, count: int) -> bool:
-    """Whether every one of ``count`` GPUs is well and was read."""
-    return len(snapshot.gpus) == count and all(gpu.state is GpuState.OK and gpu.parts for gpu in snapshot.gpus)
+@dataclass(slots=True)
+class HeldInFake(Held):
+    """What is held up in the stand-in library."""
+
+    fake: FakeNvml
+    _places: dict[str, int] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._places = {self.fake.uuid(place): place for place in range(len(self.fake.gpus))}
+
+    def gpu(self, gpu: Watched) -> bool:
+        # Samples are allocated and freed for no GPU in particular.
+        sampling = gpu.claim.activity is Activity.SAMPLING
+        return self.fake.stuck(self._places[gpu.identity.uuid]) > 0 or (sampling and self.library())
+
+    def opening(self, opening: Opening) -> bool:
+        if opening.gpu is not None:
+            return self.fake.stuck(self._places[opening.gpu.identity.uuid]) > 0
+        return opening.index is not None and self.fake.stuck(self.fake.control.order[opening.index]) > 0
+
+    def library(self) -> bool:
+        return self.fake.stuck(None) > 0
+
+    def nudge(self) -> None:
+        self.fake.inject_event(0, WAKING_EVENT)
 
 
 @contextmanager
-def rig_on(fake: FakeNvml, options: PollerOptions = OPTIONS, world: World | None = None) -> Iterator[Rig]:
+def rig_on(
+    fake: FakeNvml, options: PollerOptions = OPTIONS, world: World | None = None, numbering: Numbering | None = None
+) -> Iterator[Rig]:
     """A poller on the stand-in library. What it does must be free of misuse to the end."""
     # Time stands still here, so the driver must not ask for real time between samples.
     fake.control.gpm_spacing_ms = 0
-    index_of = {fake.uuid(index): index for index in range(len(fake.gpus))}
-
-    def is_stuck(gpu: Watched) -> bool:
-        # Samples are allocated and freed for no GPU in particular.
-        return fake.stuck(index_of[gpu.identity.uuid]) > 0 or (
-            gpu.claim.activity is Activity.SAMPLING and fake.stuck(None) > 0
-        )
-
     with Rig(
         lambda: open_library(str(fake.library)),
         options,
         world or world_of(fake),
-        is_stuck=is_stuck,
-        nudge_events=lambda: fake.inject_event(0, WAKING_EVENT),
-        events_are_held=lambda: fake.stuck(None) > 0,
+        numbering or Numbers(None, None),
+        HeldInFake(fake),
     ) as rig:
         yield rig
         fake.release()
         fake.release_all()
+        rig.rest()
+    assert max(fake.control.max_stuck[:SYSTEM]) <= 1, "two threads were stuck on one GPU"
     assert not fake.misuse(), fake.misuse()
+    assert fake.open_files() == []
 
 
 def world_of(fake: FakeNvml) -> World:
@@ -285,8 +332,7 @@ def world_of(fake: FakeNvml) -> World:
 
 
 def hang_once(fake: FakeNvml, function: str, gpu: int = SYSTEM) -> None:
-    """Hold up the next call of a function, and none after it, until it is released."""
-    fake.hang(function, gpu)
+    """Hold up the one call of a function that is stuck, and let those pass that follow."""
     fake.wait_until(lambda: fake.stuck(None if gpu == SYSTEM else gpu) > 0)
     for rule in fake._rules(function, gpu):
         rule.hang = 0
