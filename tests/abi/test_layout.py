@@ -192,10 +192,12 @@ def test_struct_layouts_are_those_of_the_official_header(tmp_path: Path) -> None
 @pytest.mark.parametrize("name", PYNVML_CLASSES)
 def test_struct_layouts_agree_with_nvidia_ml_py(name: str) -> None:
     """The table of this test, the header and NVIDIA's own Python binding are of one mind."""
-    structure = getattr(pynvml, PYNVML_CLASSES[name])
+    structure = getattr(pynvml, PYNVML_CLASSES[name], None)
+    if structure is None:
+        pytest.skip(f"this release of nvidia-ml-py has no {PYNVML_CLASSES[name]}")
     size, members = NVML_STRUCTS[name]
-    # A class of another release may be larger at its tail only.
-    assert ctypes.sizeof(structure) == size
+    if name != "nvmlGpmMetricsGet_t":  # its tail grows with each release
+        assert ctypes.sizeof(structure) == size
     assert [getattr(structure, member).offset for member, _ in structure._fields_[: len(members)]] == list(
         members.values()
     )

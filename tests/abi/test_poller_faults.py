@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import random
 import threading
 import time
+from collections.abc import Callable
+from functools import partial
 
 import pytest
 
@@ -43,6 +46,7 @@ POLLED_FUNCTIONS = (
     "nvmlGpmSampleGet",
     "nvmlGpmMetricsGet",
 )
+LIBRARY_FUNCTIONS = ("nvmlDeviceGetCount_v2", "nvmlEventSetWait_v2", "nvmlGpmSampleAlloc", "nvmlGpmSampleFree")
 OPENING_FUNCTIONS = (
     "nvmlDeviceGetHandleByIndex_v2",
     "nvmlDeviceGetUUID",
@@ -77,7 +81,9 @@ def others_are_complete(running: Polled, *, down: int, rounds: int = 3) -> None:
                 assert snapshot.at - (gpu.polled_at or 0) <= 3 * INTERVAL
 
 
-@pytest.mark.parametrize("function", POLLED_FUNCTIONS)
+@pytest.mark.parametrize(
+    "function", ["nvmlDeviceGetFieldValues", "nvmlDeviceGetBAR1MemoryInfo", "nvmlGpmSampleGet", "nvmlGpmMetricsGet"]
+)
 def test_a_call_that_hangs_costs_its_own_gpu(fake_nvml: FakeNvml, function: str) -> None:
     """Whatever call it is: the GPU says so, the others stay complete, and it comes back when the call returns."""
     fake_nvml.set_gpus(GPUS)
@@ -97,7 +103,7 @@ def test_a_call_that_hangs_costs_its_own_gpu(fake_nvml: FakeNvml, function: str)
         running.all_ok()
 
 
-@pytest.mark.parametrize("function", OPENING_FUNCTIONS)
+@pytest.mark.parametrize("function", ["nvmlDeviceGetHandleByIndex_v2", "nvmlDeviceGetPciInfo_v3"])
 def test_a_gpu_that_hangs_while_it_is_opened_does_not_hold_the_others(fake_nvml: FakeNvml, function: str) -> None:
     """The rest of the node is there at once; the GPU joins when the driver lets it."""
     fake_nvml.set_gpus(GPUS)
@@ -363,37 +369,84 @@ def test_slices_through_the_poller(fake_nvml: FakeNvml) -> None:
         others_are_complete(running, down=VICTIM)
 
 
-def test_nothing_is_misused_whatever_happens(fake_nvml: FakeNvml) -> None:
-    """Hangs, losses, restarts and re-partitionings on top of each other: no dead handle, no freed sample, no call on
-    a GPU that has one stuck, and at most one stuck thread a GPU.
-    """
-    fake_nvml.set_gpus(GPUS, [H100, H100, B200, H100])
+def test_a_gpu_is_opened_by_one_thread_at_a_time(fake_nvml: FakeNvml) -> None:
+    """A GPU that was lost and now hangs while it is opened by its index is not opened by its UUID as well."""
+    fake_nvml.set_gpus(GPUS)
     with polled(fake_nvml) as running:
         running.all_ok()
-        functions = (*POLLED_FUNCTIONS, "nvmlGpmSampleGet", "nvmlGpmMetricsGet")
-        # A fixed order that mixes: each step differs from the one before in GPU, call and kind of fault.
-        for step in range(40):
-            gpu = step * 7 % GPUS
-            function = functions[step * 5 % len(functions)]
-            if step % 10 == 9:
-                fake_nvml.restart_driver((1, 15)[step % 2])
-            elif step % 6 == 5:
-                fake_nvml.set_mig(gpu, None if step % 12 == 11 else SEVEN_SLICES, stale_code=(0, 2, 6)[step % 3])
-            elif step % 4 == 3:
-                fake_nvml.lose(gpu)
-            else:
-                fake_nvml.hang(function, gpu)
-            before = running.poller.latest.sequence
-            running.until(lambda s, since=before: s.sequence > since + 1, "polls go on")  # type: ignore[misc]
-            if step % 3 == 2:
-                fake_nvml.release()
-            if step % 8 == 7:
-                for number in range(GPUS):
-                    fake_nvml.lose(number, 0)
+        fake_nvml.hang("nvmlDeviceGetPciInfo_v3", VICTIM)
+        fake_nvml.restart_driver(999)
+        fake_nvml.wait_until_stuck(VICTIM, 30)
+        others_are_complete(running, down=VICTIM)
+
+        assert fake_nvml.stuck(VICTIM) == 1
         fake_nvml.release()
-        for number in range(GPUS):
-            fake_nvml.lose(number, 0)
-        assert not fake_nvml.misuse(), fake_nvml.misuse()
+        running.all_ok()
+
+
+def test_samples_are_freed_though_the_call_for_it_hangs(fake_nvml: FakeNvml) -> None:
+    """The samples of slices that are gone are given back when the driver takes them."""
+    fake_nvml.set_gpus(GPUS)
+    with polled(fake_nvml) as running:
+        running.all_ok()
+        fake_nvml.set_mig(VICTIM, SEVEN_SLICES)
+        fake_nvml.wait_until(lambda: fake_nvml.control.samples_live == 2 * (GPUS + 7))
+        fake_nvml.hang("nvmlGpmSampleFree", SYSTEM)
+        fake_nvml.set_mig(VICTIM, None)
+        running.state(VICTIM, GpuState.HUNG)
+        fake_nvml.release()
+        running.all_ok()
+        fake_nvml.wait_until(lambda: fake_nvml.control.samples_live == 2 * GPUS)
+
+
+def find_all(fake: FakeNvml) -> None:
+    """No GPU is lost any more."""
+    for number in range(GPUS):
+        fake.lose(number, 0)
+
+
+def disturb(fake: FakeNvml, chance: random.Random) -> None:
+    """One thing that may happen to a driver or its GPUs."""
+    gpu = chance.randrange(GPUS)
+    happenings: list[Callable[[], object]] = [
+        lambda: fake.hang(chance.choice((*POLLED_FUNCTIONS, *OPENING_FUNCTIONS)), gpu),
+        lambda: fake.hang(chance.choice((*POLLED_FUNCTIONS, *OPENING_FUNCTIONS)), gpu),
+        lambda: fake.hang(chance.choice(LIBRARY_FUNCTIONS), SYSTEM),
+        fake.release,
+        fake.release,
+        lambda: fake.lose(gpu, chance.choice((15, 16, 999))),
+        partial(find_all, fake),
+        lambda: fake.restart_driver(chance.choice((1, 15, 999))),
+        lambda: fake.set_mig(gpu, chance.choice((SEVEN_SLICES, None)), stale_code=chance.choice((0, 2, 6, 15))),
+        lambda: fake.set_order(chance.sample(range(GPUS), GPUS)),
+        lambda: fake.set_return(chance.choice(POLLED_FUNCTIONS), gpu, chance.choice((2, 3, 4, 6, 10, 21, 25, 999))),
+        lambda: fake.set_return(None, None, 0),
+    ]
+    chance.choice(happenings)()
+
+
+@pytest.mark.parametrize("seed", [3, 12])
+def test_nothing_is_misused_whatever_happens(fake_nvml: FakeNvml, seed: int) -> None:
+    """Hangs, losses, restarts and re-partitionings on top of each other: no dead handle, no freed sample, no call on
+    a GPU that has one stuck, at most one stuck thread a GPU, no reading shown twice; and all is well again after.
+    """
+    fake_nvml.set_gpus(GPUS, [H100, H100, B200, H100])
+    chance = random.Random(seed)
+    with polled(fake_nvml) as running:
+        running.all_ok()
+        for _ in range(60):
+            disturb(fake_nvml, chance)
+            before = running.poller.latest.sequence
+            snapshot = running.until(lambda s, since=before: s.sequence > since, "polls go on")  # type: ignore[misc]
+            for gpu in snapshot.gpus:
+                assert read(gpu) == {} or gpu.state is GpuState.OK
+            assert not fake_nvml.misuse(), fake_nvml.misuse()
+        find_all(fake_nvml)
+        fake_nvml.set_return(None, None, 0)
+        fake_nvml.release()
+        # Whoever was called lost waits half a minute for the next attempt; a new session does not.
+        fake_nvml.restart_driver()
+        running.all_ok()
 
 
 def test_two_who_ask_to_quiesce_both_get_an_answer(fake_nvml: FakeNvml) -> None:

@@ -54,6 +54,11 @@ class Opening:
     trace: Trace = field(default_factory=Trace)
     out: bool = False
 
+    @property
+    def uuid(self) -> str | None:
+        """Whom it has, as soon as that is known."""
+        return self.trace.uuid if self.gpu is None else self.gpu.identity.uuid
+
 
 Opened = Device | NvmlError
 
@@ -103,9 +108,13 @@ class Roster:
 
     def open_again(self, session: Session, options: DeviceOptions, now: float) -> None:
         """Start opening the GPUs that could not be read or opened some time ago: by UUID where it is known."""
-        being_opened = {opening.gpu for opening in self.openings}
+        in_hand = {opening.uuid for opening in self.openings} | {device.uuid for _, device in self._arrived}
+        opened_before = set(self.by_handle.values())
         for gpu in self.gpus.values():
-            if gpu.device is None and gpu.state in _TRIED_AGAIN and now >= gpu.retry_at and gpu not in being_opened:
+            uuid, wanted = gpu.identity.uuid, gpu.device is None and gpu.state in _TRIED_AGAIN
+            # An opening that does not know yet whom it has may have any GPU that this session has not seen.
+            taken = uuid in in_hand or (None in in_hand and gpu not in opened_before)
+            if wanted and now >= gpu.retry_at and not taken:
                 opening = Opening(None, gpu, self._lane(), self._clock())
                 self._start(opening, session, options, partial(session.handle_of, gpu.identity.uuid))
         for index, refused_at in tuple(self._refused_at.items()):
@@ -149,7 +158,7 @@ class Roster:
         if error.code in LIBRARY_DOWN:
             self.failure = error
             return
-        gpu = opening.gpu or self._last_at(opening.index)
+        gpu = self._whose(opening)
         name = "unknown" if gpu is None else gpu.identity.uuid
         self._said.failed(
             f"open {opening.index} {name}", "a GPU can't be opened", str(error), index=opening.index, uuid=name
@@ -160,6 +169,11 @@ class Roster:
             gpu.retry_at = self._clock() + RETRY_SECONDS
         elif opening.index is not None:
             self._refused_at[opening.index] = self._clock()
+
+    def _whose(self, opening: Opening) -> Watched | None:
+        if opening.uuid is not None:
+            return self.gpus.get(opening.uuid)
+        return self._last_at(opening.index)
 
     def _last_at(self, index: int | None) -> Watched | None:
         """The GPU that had this index in the session before, if it has not turned up elsewhere in this one."""
@@ -203,7 +217,7 @@ class Roster:
             if opening.out or now - opening.since < deadline:
                 continue
             opening.out = True
-            gpu = opening.gpu or self._last_at(opening.index)
+            gpu = self._whose(opening)
             reason = f"{opening.trace.last} has not returned while the GPU was opened"
             log.warning("a GPU hangs", extra={"index": opening.index, "call": opening.trace.last})
             if gpu is not None:

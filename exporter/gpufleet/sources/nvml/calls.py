@@ -196,10 +196,12 @@ def _function_not_found(*_: object) -> int:
 class Trace:
     """The function that a thread is in, or was in last: what a hang is blamed on. Read by other threads."""
 
-    __slots__ = ("given_up", "last")
+    __slots__ = ("given_up", "last", "uuid")
 
     def __init__(self) -> None:
         self.last = ""
+        self.uuid: str | None = None
+        """The device that the thread is in the driver for, once that is known."""
         self.given_up = False
         """Set from outside when the call is overdue: once it returns, no other call is made."""
 

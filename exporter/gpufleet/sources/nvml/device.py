@@ -88,7 +88,7 @@ class Device:
         self._options = options
         self._mig_changed = False
         self.handle = handle
-        self.uuid = read_uuid(calls, handle)
+        self.uuid = self.trace.uuid = read_uuid(calls, handle)
         self.identity: GpuIdentity = read_identity(calls, handle, self.uuid)
         self.tally = Tally()
         self._static = read_static(calls, handle, self.tally)
@@ -246,8 +246,7 @@ class Device:
         """Activity since the previous call, by the GPM thread. Raises NvmlError when the device or the library is
         down.
         """
-        while self._retired and not self.gpm_trace.given_up:
-            self._retired[-1].close()
+        while self._retired and self._retired[-1].close():
             self._retired.pop()
         own = self._window(self.gpm, now)
         slices = {}

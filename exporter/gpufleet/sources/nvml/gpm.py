@@ -228,10 +228,11 @@ class GpmReader:
             self._mask = mask
         return Readings(self._keys, tuple(values) if len(values) == len(self._keys) else tuple(compress(values, mask)))
 
-    def close(self) -> None:
-        """Free the samples, as far as the call that frees one returns in time. Only before nvmlShutdown, and never
-        while a call that uses them is out.
+    def close(self) -> bool:
+        """Free the samples, as far as the call that frees one returns in time; whether none is left. Only before
+        nvmlShutdown, and never while a call that uses them is out.
         """
         while self._samples and not self._trace.given_up:
             self._calls["nvmlGpmSampleFree"](self._samples.pop())
         self._taken_at = None
+        return not self._samples
