@@ -382,6 +382,23 @@ def test_more_connections_than_the_bound_are_told_to_come_back(app: ToyApp) -> N
         assert endpoint.server.counts()["overloaded"] == 1
 
 
+def test_newcomers_may_wait_for_a_place_instead(app: ToyApp) -> None:
+    """Where they are told to, a newcomer is neither refused nor lost while all are being answered."""
+    with serving(app, limits=ServerLimits(max_connections=3, newcomers_wait=True)) as endpoint:
+        address = endpoint.server.addresses[0]
+        clients = [RawClient(address) for _ in range(10)]
+        for client in clients:
+            client.send(b"GET /wait HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
+        for _ in range(3):
+            assert app.waiting.acquire(timeout=20)
+        assert endpoint.server.connections == 3
+        app.release.set()
+        assert [client.read().body for client in clients] == [b"released"] * 10
+        for client in clients:
+            client.sock.close()
+        assert endpoint.server.counts()["overloaded"] == 0
+
+
 def test_an_idle_connection_yields_to_a_newcomer(app: ToyApp) -> None:
     """At the bound the one idle the longest is closed, and the newcomer is served without delay."""
     with serving(app, limits=ServerLimits(max_connections=3)) as endpoint:

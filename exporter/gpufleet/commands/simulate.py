@@ -54,7 +54,9 @@ _OPTIONS = selected("config.file", "web.listen-address", "web.config.file", "met
 _MOST_NODES = 16_384
 _DEFAULT_GPUS = 8
 _CONNECTIONS = 64
-"""Threads, that is; of a thousand targets whose connections are kept alive the longest idle ones are closed."""
+"""Most threads, that is. Of thousands of targets whose connections are kept alive the longest idle ones are closed, and
+when all are busy (a Prometheus that was held up scrapes hundreds of nodes at once) the rest wait for their turn.
+"""
 _SIGNALS = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
 _RESPONSES_SECONDS = 2.0
 _CANNOT_LISTEN = 1
@@ -167,7 +169,7 @@ def _open(settings: Settings, fleet: Fleet, scenario: Scenario) -> Endpoint:
         App(routes.routes()),
         [str(address) for address in settings.web_listen_address],
         web_config_file=settings.web_config_file,
-        limits=ServerLimits(max_connections=_CONNECTIONS),
+        limits=ServerLimits(max_connections=_CONNECTIONS, newcomers_wait=True),
     )
     opened.append(endpoint)
     return endpoint

@@ -47,6 +47,10 @@ class ServerLimits:
     max_connections: int = 256
     head: HeadLimits = field(default_factory=HeadLimits)
     timeouts: Timeouts = field(default_factory=Timeouts)
+    newcomers_wait: bool = False
+    """When all connections are busy, leave newcomers in the kernel's backlog instead of telling them to come back: for
+    many clients of one's own that come in bursts, behind a few threads.
+    """
 
 
 class Server:
@@ -178,8 +182,10 @@ class Server:
         return bool(waiting.poll(_PAUSE_SECONDS * 1000))
 
     def _accept(self, listener: socket.socket, rejections: Rejections) -> bool:
-        """Take in what waits on listener; False when the system has no room for a descriptor."""
+        """Take in what waits on listener; False when there is no room for it now."""
         for _ in range(_ACCEPTS_A_TURN):
+            if self._limits.newcomers_wait and not self._has_room():
+                return False
             try:
                 sock, address = listener.accept()
             except BlockingIOError:
@@ -197,12 +203,19 @@ class Server:
             self._take_in(sock, peer_name(address), rejections)
         return True
 
+    def _has_room(self) -> bool:
+        """Whether there is a place for one more connection, freed by an idle one if need be."""
+        if len(self._registry) < self._limits.max_connections:
+            return True
+        if not self._registry.evict_one():
+            return False
+        self._tally.count("evicted")
+        return True
+
     def _take_in(self, sock: socket.socket, peer: str, rejections: Rejections) -> None:
-        if len(self._registry) >= self._limits.max_connections:
-            if not self._registry.evict_one():
-                self._turn_away(sock, rejections, "all connections are busy")
-                return
-            self._tally.count("evicted")
+        if not self._has_room():
+            self._turn_away(sock, rejections, "all connections are busy")
+            return
         # Head and body leave in one call, but the last segment of a large body must not wait for an acknowledgement.
         with contextlib.suppress(OSError):
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
