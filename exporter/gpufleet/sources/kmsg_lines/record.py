@@ -8,8 +8,9 @@ from dataclasses import dataclass
 KERNEL = 0
 """Facility of the kernel's own messages. Whoever writes to /dev/kmsg gets another: the kernel sees to it."""
 
-_LONGEST_HEADER = 256
-_LONGEST_NUMBER = 20  # digits of a 64-bit number
+# Numbers of at most 64 bits; what follows the flags may grow.
+_RECORD = re.compile(rb"([0-9]{1,9}),([0-9]{1,20}),([0-9]{1,20})(?:,([^,;\n]{0,16})[^;\n]{0,256})?;([^\n]*)")
+_PIECE = frozenset({b"c", b"+"})
 _ESCAPE = re.compile(rb"\\x([0-9a-fA-F]{2})")
 
 
@@ -37,28 +38,21 @@ def parse_record(raw: bytes) -> KmsgRecord | None:
     The form is ``priority,sequence,microseconds,flags[,more…];text``, then lines of ``KEY=value`` that start with a
     blank (Documentation/ABI/testing/dev-kmsg). Bytes below 0x20, above 0x7e and the backslash come as ``\xNN``.
     """
-    end = raw.find(b";", 0, _LONGEST_HEADER)
-    if end < 0:
+    match = _RECORD.match(raw)
+    if match is None:
         return None
-    header = raw[:end].split(b",")
-    if len(header) < 3:
-        return None
-    for number in header[:3]:
-        if not number.isdigit() or len(number) > _LONGEST_NUMBER:
-            return None
-    line_end = raw.find(b"\n", end)
-    body = raw[end + 1 :] if line_end < 0 else raw[end + 1 : line_end]
+    number, sequence, microseconds, flags, body = match.groups()
     if b"\\x" in body:
         body = _ESCAPE.sub(_byte, body)
-    priority = int(header[0])
+    priority = int(number)
     return KmsgRecord(
-        facility=priority >> 3,
-        level=priority & 7,
-        sequence=int(header[1]),
-        microseconds=int(header[2]),
-        text=body.decode("utf-8", "replace"),
+        priority >> 3,
+        priority & 7,
+        int(sequence),
+        int(microseconds),
+        body.decode("utf-8", "replace"),
         # "c" marks a piece; kernels before commit 5aa068ea4082 marked every piece but the first "+".
-        fragment=len(header) > 3 and header[3] in {b"c", b"+"},
+        flags in _PIECE,
     )
 
 
