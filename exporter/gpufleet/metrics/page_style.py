@@ -92,13 +92,15 @@ tbody th,td.wide,td.notes{grid-column:1/-1}
 td[data-label]::before{content:attr(data-label);display:block;color:var(--muted);font-size:12px}
 td.state::before,td.notes::before,td.wide::before,td.none{display:none}
 .slice .who{padding-left:0}
+.who span{min-width:0}
+.name,small{white-space:normal;overflow-wrap:anywhere}
 }
 @media (prefers-reduced-motion:no-preference){.badge.ok::before{animation:breathe 3s ease-in-out infinite}}
 @keyframes breathe{50%{opacity:.45}}
 @media print{body{background:none}.tile,.frame{box-shadow:none}nav,footer{display:none}}
 """
 
-STYLE_HASH = "sha256-rRuDYHl343CXEypEP21KNmhEaUkQp25gkw6Ns70neAA="
+STYLE_HASH = "sha256-pn3sEjpVx7imx1ir5M5yUl2BiMrBpXRoPYVw8IC6ybQ="
 """Of STYLE, so that the browser takes this style and no other; a test says what it must be."""
 
 CONTENT_SECURITY_POLICY = (

@@ -22,10 +22,7 @@ _AT_ONCE = 2
 _REFRESH_SECONDS = 5
 _LOOPBACK = ("127.", "::1")
 _HOST = re.compile(r"(?:\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::[0-9]{1,5})?")
-_PAGE_HEADERS = (
-    ("Content-Security-Policy", "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"),
-    ("X-Content-Type-Options", "nosniff"),
-)
+_INDEX_POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
 
 
 class FleetRoutes:
@@ -74,6 +71,7 @@ class FleetRoutes:
 
     def _page(self, name: str, request: Request) -> Response:
         from gpufleet.metrics.page import render  # only people who look at it pay for it
+        from gpufleet.metrics.page_style import CONTENT_SECURITY_POLICY
 
         snapshot = self._fleet.snapshot(name)
         page = render(
@@ -83,7 +81,7 @@ class FleetRoutes:
             telemetry_path=f"{NODE_PATH}{name}{METRICS}",
             refresh_seconds=None if request.query == "refresh=off" else _REFRESH_SECONDS,
         )
-        return Response(200, page.encode(), "text/html; charset=utf-8", _PAGE_HEADERS)
+        return _page_response(page.encode(), CONTENT_SECURITY_POLICY)
 
     def discover(self, request: Request) -> Response:
         """Prometheus's HTTP service discovery: one target a node, all at the address by which we were asked."""
@@ -99,7 +97,7 @@ class FleetRoutes:
 
     def index(self, _: Request) -> Response:
         """A list of all nodes."""
-        return Response(200, self._index, "text/html; charset=utf-8", _PAGE_HEADERS)
+        return _page_response(self._index, _INDEX_POLICY)
 
     def ready(self, _: Request) -> Response:
         """Ready once every node has been read: from then on a scrape takes milliseconds."""
@@ -107,6 +105,15 @@ class FleetRoutes:
         if opened < all_nodes:
             return plain_response(503, f"{opened} of {all_nodes} nodes have been read; any of them can be scraped")
         return plain_response(200, "ok")
+
+
+def _page_response(body: bytes, policy: str) -> Response:
+    headers = (
+        ("Content-Security-Policy", policy),
+        ("X-Content-Type-Options", "nosniff"),
+        ("Cache-Control", "no-store"),
+    )
+    return Response(200, body, "text/html; charset=utf-8", headers)
 
 
 def _moved(path: str) -> Response:

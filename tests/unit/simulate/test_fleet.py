@@ -9,6 +9,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
 from gpufleet.metrics.family import Level
+from gpufleet.metrics.page_style import CONTENT_SECURITY_POLICY
 from gpufleet.simulate.fleet import Fleet, FleetOptions
 from gpufleet.simulate.fleet_routes import FleetRoutes
 from gpufleet.simulate.scenario import Scenario
@@ -216,6 +217,13 @@ def test_pages_say_that_they_are_simulated(get: Callable[..., Response]) -> None
     assert get("/node/gpu-node-01").status == 301
     assert get("/metrics").body == b"own 1\n"
     assert get("/-/healthy").status == 200
+
+
+def test_a_browser_may_show_all_of_a_nodes_page(get: Callable[..., Response]) -> None:
+    """A simulated node's page comes with the policy that was made for it: the index's would refuse its icon."""
+    headers = dict(get("/node/gpu-node-01/").headers)
+    assert headers["Content-Security-Policy"] == CONTENT_SECURITY_POLICY
+    assert dict(get("/").headers)["Content-Security-Policy"].startswith("default-src 'none'")
 
 
 @pytest.mark.parametrize("path", ["/node/none/metrics", "/node/gpu-node-01/other", "/node/", "/node//metrics", "/x"])
