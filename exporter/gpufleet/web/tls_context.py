@@ -43,7 +43,7 @@ def build_context(settings: TlsSettings) -> ssl.SSLContext:
     if settings.curve is not None:
         context.set_ecdh_curve(settings.curve)
     context.set_alpn_protocols(["http/1.1"])
-    _load_pair(context, settings.cert, settings.private_key)
+    load_pair(context, settings.cert, settings.private_key)
     if settings.client_ca is not None and settings.client_auth.verifies:
         _load_client_ca(context, settings.client_ca)
         context.verify_mode = (
@@ -76,10 +76,15 @@ def _comparable(kind: str, name: str) -> str:
     return name
 
 
-def _load_pair(context: ssl.SSLContext, cert: Pem, private_key: Pem) -> None:
-    cert_data, key_data = _read(cert), _read(private_key)
+def load_pair(context: ssl.SSLContext, cert: Pem, private_key: Pem) -> None:
+    """Give the context, a server's or a client's, the certificate that it shows.
+
+    Raises:
+        WebConfigError: as build_context.
+    """
+    cert_data, key_data = read_pem(cert), read_pem(private_key)
     # load_cert_chain does not say which of the two it cannot read; a context of no other use does.
-    _load_certificates(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), cert, cert_data)
+    load_certificates(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), cert, cert_data)
     if b"PRIVATE KEY-----" not in key_data:
         raise WebConfigError(f"{_where(private_key)}: holds no private key; it must be in PEM form")
 
@@ -110,10 +115,15 @@ def _load_client_ca(context: ssl.SSLContext, client_ca: Pem) -> None:
     # Go trusts what the file holds, an intermediate CA or the client's own certificate included; OpenSSL wants a root
     # unless it is told.
     context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
-    _load_certificates(context, client_ca, _read(client_ca))
+    load_certificates(context, client_ca, read_pem(client_ca))
 
 
-def _load_certificates(context: ssl.SSLContext, pem: Pem, data: bytes) -> None:
+def load_certificates(context: ssl.SSLContext, pem: Pem, data: bytes) -> None:
+    """Let the context trust the certificates in data, which was read from pem.
+
+    Raises:
+        WebConfigError: as build_context.
+    """
     if b"-----BEGIN CERTIFICATE-----" not in data:
         raise WebConfigError(f"{_where(pem)}: holds no certificate; one begins with -----BEGIN CERTIFICATE-----")
     try:
@@ -122,7 +132,12 @@ def _load_certificates(context: ssl.SSLContext, pem: Pem, data: bytes) -> None:
         raise WebConfigError(f"{_where(pem)}: holds a certificate that cannot be read; it may have been cut") from error
 
 
-def _read(pem: Pem) -> bytes:
+def read_pem(pem: Pem) -> bytes:
+    """Return the PEM data, not yet looked at.
+
+    Raises:
+        WebConfigError: the file is missing, unreadable or too long.
+    """
     if pem.path is None:
         return (pem.text or "").encode()
     try:
