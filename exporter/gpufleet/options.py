@@ -9,6 +9,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 from gpufleet.durations import format_duration, parse_duration
 from gpufleet.web.addresses import ListenError, parse_listen_address
@@ -18,6 +19,11 @@ if TYPE_CHECKING:
 
 LONGEST_NODE_NAME = 253
 """Characters of a DNS name, the longest that Kubernetes gives a node."""
+FIXED_ALERT_LABELS = frozenset(
+    {"alertname", "quarantine", "node", "incident", "fault", "class", "action", "isolate", "refund"}
+)
+"""What every alert of an incident has. An external label of such a name would have no effect, as in Prometheus."""
+_LABEL_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _URL_PATH = re.compile(r"(?:/[A-Za-z0-9._~-]+)+")
 
 
@@ -35,6 +41,17 @@ class Kind:
     """The value of a text. Raises :class:`UnacceptableError`."""
     is_path: Callable[[str], bool] = lambda _: False
     """Whether the text names a file, so that a relative one in a configuration file starts at that file's directory."""
+
+
+@dataclass(frozen=True, slots=True)
+class AlertLabel:
+    """A label that an option adds to alerts."""
+
+    name: str
+    value: str
+
+    def __str__(self) -> str:
+        return f"{self.name}={self.value}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,10 +141,47 @@ def _listen_address(text: str) -> object:
         raise UnacceptableError(str(error)) from error
 
 
+def _alertmanager_url(text: str) -> str:
+    # Before anything is quoted: a refusal is printed, and there may be a password in it.
+    if "@" in text.partition("//")[2].partition("/")[0]:
+        raise UnacceptableError(
+            "has credentials in it, which would show in logs and metrics: write basic_auth into "
+            "--alertmanager.config.file"
+        )
+    _plain(text)
+    remedy = f"{text!r} is no URL of a web server: write one such as http://alertmanager:9093"
+    try:
+        url = urlsplit(text)
+        right = url.scheme in {"http", "https"} and url.hostname and url.port != 0 and " " not in text
+    except ValueError as error:  # a port that is none, or half of an IPv6 address
+        raise UnacceptableError(remedy) from error
+    if not right:
+        raise UnacceptableError(remedy)
+    if url.query or url.fragment:
+        raise UnacceptableError(f"{text!r} has a query or a fragment: write it without")
+    if "/api/v" in url.path:
+        raise UnacceptableError(f"{text!r} names the API itself: write only what comes before /api")
+    return text.rstrip("/")
+
+
+def _alert_label(text: str) -> AlertLabel:
+    name, equals, value = text.partition("=")
+    if not equals or not value:
+        raise UnacceptableError(f"{text!r} is no label with a value: write one such as cluster=east-1")
+    _plain(value)
+    if not _LABEL_NAME.fullmatch(name) or name.startswith("__"):
+        raise UnacceptableError(f"{name!r} is no name of a label: write letters, digits and _, such as cluster=east-1")
+    if name in FIXED_ALERT_LABELS:
+        raise UnacceptableError(f"{name!r} is a label that the alert itself always has: leave it out")
+    return AlertLabel(name, value)
+
+
 def _path(text: str) -> Path:
     return Path(_plain(text))
 
 
+ALERTMANAGER_URL = Kind("URL", _alertmanager_url)
+ALERT_LABEL = Kind("NAME=VALUE", _alert_label)
 NODE_NAME = Kind("NAME", _node_name)
 URL_PATH = Kind("PATH", _url_path)
 LISTEN_ADDRESS = Kind("ADDRESS", _listen_address)

@@ -12,11 +12,14 @@ from typing import TYPE_CHECKING, Any
 from gpufleet.config_file import ConfigFileError, read_config
 from gpufleet.durations import format_duration
 from gpufleet.options import (
+    ALERT_LABEL,
+    ALERTMANAGER_URL,
     LIBRARY,
     LISTEN_ADDRESS,
     NODE_NAME,
     PATH,
     URL_PATH,
+    AlertLabel,
     Kind,
     Option,
     UnacceptableError,
@@ -81,6 +84,27 @@ OPTIONS: tuple[Option, ...] = (
         PATH,
         "socket of `gpufleet quiesce`; default: /run/gpufleet/control.sock, else control.sock in the state directory",
     ),
+    Option(
+        "alertmanager.url",
+        ALERTMANAGER_URL,
+        "Alertmanager that is told of an isolating incident at once, beside the rule GpuHardwareIncident; repeat it "
+        "for each of an HA pair; default: none",
+        repeatable=True,
+    ),
+    Option(
+        "alertmanager.label",
+        ALERT_LABEL,
+        "label of those alerts, such as cluster=east-1; repeat it for each external label that the Prometheus with the "
+        "rule adds and keeps, so that both make one alert; severity and team, where that rule has its own",
+        repeatable=True,
+    ),
+    Option(
+        "alertmanager.config.file",
+        PATH,
+        "how to speak to Alertmanager (YAML): tls_config (ca_file, cert_file, key_file, server_name, "
+        "insecure_skip_verify), basic_auth (username, password or password_file), authorization (type, credentials or "
+        "credentials_file), as in Prometheus",
+    ),
     Option("log.level", choice("debug", "info", "warn", "error"), "least severe log line to write", default="info"),
     Option("log.format", choice("logfmt", "json"), "format of log lines", default="logfmt"),
 )
@@ -107,6 +131,9 @@ class Settings:
     path_sysfs: Path
     state_dir: Path
     control_socket: Path | None
+    alertmanager_url: tuple[str, ...]
+    alertmanager_label: tuple[AlertLabel, ...]
+    alertmanager_config_file: Path | None
     log_level: str
     log_format: str
 
@@ -214,7 +241,7 @@ def _value(option: Option, given: _Given | None, refusals: list[str]) -> object:
     """The value of an option; a refusal is noted and gives None, and nobody sees that None."""
     if given is None:
         if option.default is None:
-            return None
+            return () if option.repeatable else None
         given = _Given((option.default,), f"--{option.name}")
     if len(given.texts) > 1 and not option.repeatable:
         refusals.append(f"{given.where}: is given {len(given.texts)} times; keep one of them")
@@ -247,6 +274,17 @@ def _across(values: dict[str, Any], given: Mapping[str, _Given], refusals: list[
             f"{format_duration(interval)}: shorten it, lengthen --poll.interval, or leave it out for "
             f"{format_duration(min(interval, _LONGEST_DEFAULT_DEADLINE))}"
         )
+    names = [label.name for label in values["alertmanager_label"]]
+    refusals += [
+        f"{given['alertmanager.label'].where}: {name} has two values: keep one of them"
+        for name in sorted({name for name in names if names.count(name) > 1})
+    ]
+    if not values["alertmanager_url"]:
+        refusals += [
+            f"{given[name].where}: is of no use without --alertmanager.url: give that, too, or leave this out"
+            for name in ("alertmanager.label", "alertmanager.config.file")
+            if name in given
+        ]
 
 
 def effective(settings: Settings, options: Iterable[Option] = OPTIONS) -> dict[str, str]:
@@ -254,7 +292,7 @@ def effective(settings: Settings, options: Iterable[Option] = OPTIONS) -> dict[s
     shown = {}
     for option in options:
         value = getattr(settings, option.field)
-        if value is None:
+        if value is None or value == ():
             continue
         values = value if isinstance(value, tuple) else (value,)
         shown[option.name] = ",".join(format_duration(v) if isinstance(v, float) else str(v) for v in values)

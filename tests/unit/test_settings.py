@@ -10,7 +10,7 @@ import pytest
 
 from gpufleet.config_file import ConfigFileError, parse_config
 from gpufleet.durations import format_duration, parse_duration
-from gpufleet.options import Option
+from gpufleet.options import AlertLabel, Option
 from gpufleet.settings import OPTIONS, Settings, SettingsError, effective, read_settings, selected
 from gpufleet.web.addresses import ListenAddress
 
@@ -128,6 +128,9 @@ def test_a_file_sets_every_option() -> None:
         path_sysfs=Path("/host/sys"),
         state_dir=Path("/srv/gpufleet"),
         control_socket=Path("/srv/gpufleet/socket"),
+        alertmanager_url=("http://alertmanager-0:9093", "https://alertmanager-1.example.com/prefix"),
+        alertmanager_label=(AlertLabel("cluster", "east-1"), AlertLabel("team", "gpu")),
+        alertmanager_config_file=CASES / "alertmanager.yml",
         log_level="warn",
         log_format="json",
     )
@@ -153,6 +156,9 @@ def test_defaults_are_those_of_the_documentation() -> None:
         path_sysfs=Path("/sys"),
         state_dir=Path("/var/lib/gpufleet"),
         control_socket=None,
+        alertmanager_url=(),
+        alertmanager_label=(),
+        alertmanager_config_file=None,
         log_level="info",
         log_format="logfmt",
     )
@@ -241,6 +247,65 @@ def test_a_bad_environment_variable_is_named_in_its_refusal() -> None:
             {"node.name": ["n" * 254]},
             "--node.name: 'nnnnnnnnnnnnnnnnnnnn…' has 254 characters: write at most 253, as in a DNS name",
         ),
+        (
+            {"alertmanager.url": ["http://scott:tiger@alertmanager:9093"]},
+            (
+                "--alertmanager.url: has credentials in it, which would show in logs and metrics: write basic_auth "
+                "into --alertmanager.config.file"
+            ),
+        ),
+        (
+            {"alertmanager.url": ["alertmanager:9093"]},
+            (
+                "--alertmanager.url: 'alertmanager:9093' is no URL of a web server: write one such as "
+                "http://alertmanager:9093"
+            ),
+        ),
+        (
+            {"alertmanager.url": ["http://alertmanager:90930"]},
+            (
+                "--alertmanager.url: 'http://alertmanager:90930' is no URL of a web server: write one such as "
+                "http://alertmanager:9093"
+            ),
+        ),
+        (
+            {"alertmanager.url": ["http://alertmanager:9093/?a=b"]},
+            "--alertmanager.url: 'http://alertmanager:9093/?a=b' has a query or a fragment: write it without",
+        ),
+        (
+            {"alertmanager.url": ["http://alertmanager:9093/api/v2/alerts"]},
+            (
+                "--alertmanager.url: 'http://alertmanager:9093/api/v2/alerts' names the API itself: write only what "
+                "comes before /api"
+            ),
+        ),
+        (
+            {"alertmanager.url": ["http://am:9093", "http://am:9093/"]},
+            "--alertmanager.url: 'http://am:9093/' is given twice; keep one of them",
+        ),
+        (
+            {"alertmanager.label": ["cluster"]},
+            "--alertmanager.label: 'cluster' is no label with a value: write one such as cluster=east-1",
+        ),
+        (
+            {"alertmanager.label": ["my-cluster=a"]},
+            (
+                "--alertmanager.label: 'my-cluster' is no name of a label: write letters, digits and _, such as "
+                "cluster=east-1"
+            ),
+        ),
+        (
+            {"alertmanager.label": ["node=a"]},
+            "--alertmanager.label: 'node' is a label that the alert itself always has: leave it out",
+        ),
+        (
+            {"alertmanager.url": ["http://am:9093"], "alertmanager.label": ["cluster=a", "cluster=b"]},
+            "--alertmanager.label: cluster has two values: keep one of them",
+        ),
+        (
+            {"alertmanager.label": ["cluster=a"]},
+            "--alertmanager.label: is of no use without --alertmanager.url: give that, too, or leave this out",
+        ),
         ({"log.level": ["loud"]}, "--log.level: 'loud' is not known: write debug, info, warn or error"),
     ],
 )
@@ -298,7 +363,8 @@ def test_effective_settings_can_be_given_back_as_flags() -> None:
     """The line in the log says what to write to run the same again."""
     settings = read(file=CASES / "complete.good.yml")
     shown = effective(settings)
-    again = read({name: text.split(",") if name == "web.listen-address" else [text] for name, text in shown.items()})
+    lists = {option.name for option in OPTIONS if option.repeatable}
+    again = read({name: text.split(",") if name in lists else [text] for name, text in shown.items()})
     assert again == settings
 
 

@@ -27,7 +27,12 @@ if TYPE_CHECKING:
 
 LEVELS = tuple(Level)
 # Named in the catalogue and shown by the process itself, not by the snapshot.
-OF_THE_PROCESS = {"gpufleet_build_info", "gpufleet_collector_errors_total"}
+OF_THE_PROCESS = {
+    "gpufleet_build_info",
+    "gpufleet_collector_errors_total",
+    "gpufleet_alertmanager_up",
+    "gpufleet_alertmanager_notifications_total",
+}
 
 
 def series(text: str) -> dict[str, str]:

@@ -57,6 +57,21 @@ SELF = Group(
             ("collector",),
             core=True,
         ),
+        gauge(
+            "gpufleet_alertmanager_up",
+            "1 if this Alertmanager accepted the last post, else 0; tried every five minutes when all is well.",
+            ("alertmanager",),
+            reported_by="`--alertmanager.url`",
+            core=True,
+        ),
+        counter(
+            "gpufleet_alertmanager_notifications_total",
+            "Alerts posted to an Alertmanager, again while they are open and once when they are over, by outcome: "
+            "accepted, refused or failed.",
+            ("alertmanager", "outcome"),
+            reported_by="`--alertmanager.url`",
+            core=True,
+        ),
     ),
 )
 
