@@ -1,10 +1,11 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
-from gpufleet.simulate.scenario import Heat, Mig, Scenario, ScenarioError, Xid
+from gpufleet.simulate.scenario import Event, Heat, Mig, Pattern, Scenario, ScenarioError, Xid
 from gpufleet.simulate.scenario_file import default_scenario, parse_scenario, read_scenario
 
 NODE = "nodes: [{name: a, profile: h100-80gb-hbm3}]"
@@ -203,3 +204,14 @@ def test_a_node_may_have_several_kinds() -> None:
     script = Stage(parse_scenario(text.encode(), "s.yaml")).node("a")
 
     assert [gpu.profile.key for gpu in script.gpus] == ["h100-80gb-hbm3", "h100-80gb-hbm3", "t4"]
+
+
+def test_the_example_of_the_guide_is_a_scenario() -> None:
+    """docs/simulation.md shows a file that works, and names every pattern and event."""
+    guide = (Path(__file__).parents[3] / "docs" / "simulation.md").read_text()
+    (example,) = [block for block in guide.split("```yaml\n")[1:] if block.startswith("# scenario")]
+    scenario = parse_scenario(example.partition("```")[0].encode(), "guide.yaml")
+
+    assert len(scenario.nodes) == 4
+    for word in (*get_args(Pattern), *(event.__struct_config__.tag for event in get_args(Event))):
+        assert f"| `{word}` |" in guide
