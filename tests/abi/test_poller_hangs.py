@@ -10,7 +10,7 @@ from gpufleet.model.snapshot import Snapshot
 from gpufleet.sources.nvml.calls import SIGNATURES
 from tests.support.fake_nvml import FakeNvml
 from tests.support.fake_nvml_profiles import A100, H100, RTX4090, SEVEN_SLICES, SINGLE_CALL, T4, Profile
-from tests.support.poller_rig import Rig, all_report, hang_once, keys, rig_on, states
+from tests.support.poller_rig import Rig, all_report, keys, rig_on, states
 
 GPUS = 8
 VICTIM = 3

@@ -24,7 +24,7 @@ from gpufleet.collect.watched import Activity, Watched
 from gpufleet.model.readings import Key, Number, Readings
 from gpufleet.model.snapshot import GpuSnapshot, Snapshot
 from gpufleet.model.state import GpuState
-from gpufleet.sources.nvml.calls import Driver
+from gpufleet.sources.nvml.calls import TIMEOUT, Driver
 from gpufleet.sources.nvml.session import open_library
 from tests.support.fake_nvml import FakeNvml
 from tests.support.fake_nvml_layout import SYSTEM
@@ -34,8 +34,6 @@ PATIENCE_SECONDS = 30.0
 EPOCH = 1_800_000_000.0
 """Unix time at which the hand-moved clock begins."""
 OPTIONS = PollerOptions(node="node-1", interval=1.0, deadline=1.0, boot_id="boot")
-WAKING_EVENT = 0x2
-"""An event type that the exporter registers for and makes nothing of."""
 WORKING, RESTING = "working", "resting"
 
 
@@ -68,8 +66,8 @@ class Held:
         """Whether a call that concerns no GPU is held up."""
         return False
 
-    def nudge(self) -> None:
-        """Wake whoever waits for events, so that a close does not take the rest of their wait."""
+    def hurry(self, on: bool) -> None:
+        """Let waits for events return at once, so that a close does not take the rest of one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +119,9 @@ class Rig:
     history: list[Publication] = field(default_factory=list)
     poller: Poller = field(init=False)
     _published: threading.Condition = field(default_factory=threading.Condition)
-    _stopped: bool = False
+    stopped: bool = False
+    released: bool = False
+    """The driver was let go of at the stop."""
 
     def __post_init__(self) -> None:
         world = self.world or World(self.driver)
@@ -137,7 +137,7 @@ class Rig:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if not self._stopped and kind is None:
+        if not self.stopped and kind is None:
             assert self.stop(), "the poller could not let go of the driver"
 
     # --- publications -------------------------------------------------------------------------------------------------
@@ -212,10 +212,11 @@ class Rig:
 
     def _seen_by_poll_thread(self) -> object:
         rounds, lifecycle, roster = self.poller._rounds, self.poller._lifecycle, self.poller._roster
+        ending = False
+        self.held.hurry(lifecycle.phase is Phase.ENDING)
         if lifecycle.phase is Phase.ENDING:
-            self.held.nudge()
-        busy = lifecycle.busy_with is not None or (lifecycle.phase is Phase.ENDING and not lifecycle.events_ended)
-        if busy and not self.held.library():
+            ending = not (rounds.pending or roster.anything_out() or roster.openings)
+        if (ending or lifecycle.busy_with is not None) and not self.held.library():
             return WORKING
         if any(not self.held.opening(opening) for opening in roster.openings):
             return WORKING
@@ -230,7 +231,7 @@ class Rig:
         held = {gpu for gpu in rounds.pending if self.held.gpu(gpu)}
         sampler = rounds._sampler.current
         idle = {Activity.WAITING: waiting, Activity.QUEUED: read, Activity.SAMPLING: sampled}
-        if not held or (sampler is None and rounds._work.todo) or (sampler is not None and sampler not in held):
+        if (rounds._work.todo if sampler is None else not self.held.gpu(sampler)) or not (held or sampler):
             return WORKING
         if any(gpu not in held and gpu not in idle.get(gpu.claim.activity, ()) for gpu in rounds.pending):
             return WORKING
@@ -246,26 +247,33 @@ class Rig:
 
     def stop(self) -> bool:
         """``Poller.stop``, without the wait for the event thread."""
-        self._stopped = True
+        self.stopped = True
         outcome: list[bool] = []
         self._meanwhile(lambda: outcome.append(self.poller.stop()))
+        self.released = outcome[0]
         return outcome[0]
 
-    def _meanwhile(self, command: Callable[[], None]) -> None:
+    def hear(self) -> None:
+        """Let a wait for events begin now: it takes real time, and looks overdue to who goes by this clock."""
         limit = time.monotonic() + PATIENCE_SECONDS
-        # A wait for events takes real time, and may look overdue to who goes by the hand-moved clock.
         while (events := self.poller._lifecycle.events) is not None and events.is_overdue(self.clock()):
             if self.held.library():
                 break
             assert time.monotonic() < limit, "the wait for events does not end"
-            self.held.nudge()
+            self.held.hurry(on=True)
             time.sleep(0.001)
+        self.held.hurry(on=False)
+
+    def _meanwhile(self, command: Callable[[], None]) -> None:
+        self.hear()
+        limit = time.monotonic() + PATIENCE_SECONDS
         thread = threading.Thread(target=command, daemon=True)
         thread.start()
         while thread.is_alive():
             assert time.monotonic() < limit, "the command did not end"
-            self.held.nudge()
+            self.held.hurry(on=True)
             thread.join(0.005)
+        self.held.hurry(on=False)
 
 
 @dataclass(slots=True)
@@ -291,8 +299,8 @@ class HeldInFake(Held):
     def library(self) -> bool:
         return self.fake.stuck(None) > 0
 
-    def nudge(self) -> None:
-        self.fake.inject_event(0, WAKING_EVENT)
+    def hurry(self, on: bool) -> None:
+        self.fake.set_return("nvmlEventSetWait_v2", SYSTEM, TIMEOUT if on else 0)
 
 
 @contextmanager
@@ -312,10 +320,12 @@ def rig_on(
         yield rig
         fake.release()
         fake.release_all()
-        rig.rest()
+        if not rig.stopped:
+            rig.rest()
     assert max(fake.control.max_stuck[:SYSTEM]) <= 1, "two threads were stuck on one GPU"
     assert not fake.misuse(), fake.misuse()
-    assert fake.open_files() == []
+    if rig.released:
+        assert fake.open_files() == []
 
 
 def world_of(fake: FakeNvml) -> World:
@@ -331,8 +341,16 @@ def world_of(fake: FakeNvml) -> World:
     )
 
 
-def hang_once(fake: FakeNvml, function: str, gpu: int = SYSTEM) -> None:
-    """Hold up the one call of a function that is stuck, and let those pass that follow."""
+def hold_this_one(fake: FakeNvml, function: str, gpu: int = SYSTEM) -> None:
+    """Wait until a call hangs, and let those pass that follow it; ``let_go`` releases it."""
     fake.wait_until(lambda: fake.stuck(None if gpu == SYSTEM else gpu) > 0)
     for rule in fake._rules(function, gpu):
         rule.hang = 0
+
+
+def let_go(fake: FakeNvml, function: str, gpu: int = SYSTEM) -> None:
+    """Let the call return that ``hold_this_one`` holds."""
+    for rule in fake._rules(function, gpu):
+        rule.released += 1
+    fake.wake()
+    fake.wait_until(lambda: fake.stuck(None if gpu == SYSTEM else gpu) == 0)

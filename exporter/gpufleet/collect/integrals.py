@@ -82,4 +82,4 @@ def _targets(keys: tuple[Key, ...], measured: set[Key]) -> tuple[tuple[int, Key]
 
 def integrable(elapsed: float, interval: float) -> bool:
     """Whether so much time between two polls may be taken to have been like the second of them."""
-    return 0 < elapsed <= LONGEST_GAP_INTERVALS * interval
+    return 0 <= elapsed <= LONGEST_GAP_INTERVALS * interval

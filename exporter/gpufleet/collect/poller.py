@@ -14,12 +14,14 @@ from functools import partial
 from queue import Empty, SimpleQueue
 
 from gpufleet.collect.event_watch import XidCounts
+from gpufleet.collect.known import KnownGpus
 from gpufleet.collect.lanes import Job
 from gpufleet.collect.lifecycle import LONGEST_RETRY_SECONDS, Lifecycle, Opened, Phase
+from gpufleet.collect.opening import Memory, Numbering
 from gpufleet.collect.options import PollerOptions, QuiesceOutcome, World
 from gpufleet.collect.publish import Publisher
 from gpufleet.collect.quiesce import Quiesce
-from gpufleet.collect.roster import Numbering, Roster
+from gpufleet.collect.roster import Roster
 from gpufleet.collect.rounds import Rounds
 from gpufleet.model.snapshot import Snapshot
 from gpufleet.model.state import GpuState, NvmlState
@@ -38,12 +40,16 @@ SECOND_SAMPLE_SECONDS = 0.2
 class Poller:
     """Polls until stopped. ``latest`` is the newest snapshot; reading it is safe from any thread."""
 
-    def __init__(self, options: PollerOptions, world: World, numbering: Numbering) -> None:
+    def __init__(
+        self, options: PollerOptions, world: World, numbering: Numbering, memory: Memory | None = None
+    ) -> None:
         self.options = options
         self._world = world
         self._clock = world.monotonic
         self._inbox: SimpleQueue[Job] = SimpleQueue()
-        self._roster = Roster(numbering, self._inbox.put, self._clock, options.interval)
+        self._roster = Roster(
+            numbering, memory or KnownGpus(None, None), self._inbox.put, self._clock, options.interval
+        )
         self._lifecycle = Lifecycle(world, self._inbox.put, self._event, is_out=self._roster.anything_out)
         self._rounds = Rounds(world, self._roster, self._inbox.put, options.deadline)
         self._quiesce = Quiesce(options.quiesce_max, world, self._roster, self._lifecycle)
@@ -117,7 +123,8 @@ class Poller:
             if now < self._next_at:
                 continue
             # A machine that was asleep or overloaded skips the polls that it missed.
-            self._next_at = max(self._next_at + self.options.interval, now)
+            following = self._next_at + self.options.interval
+            self._next_at = following if following > now else now + self.options.interval
             self._cycle(now)
             if self._second_sample:
                 self._second_sample = False
@@ -221,10 +228,10 @@ class Poller:
     def _settle(self) -> None:
         """Take in the devices that were opened, as soon as all of them are there or the rest hangs."""
         waiting = any(not opening.out for opening in self._roster.openings)
-        if not self._roster.settle(even_if_waiting=not waiting):
+        settled = self._roster.settle(even_if_waiting=not waiting)
+        self._roster.absent()
+        if not settled:
             return
-        if not self._roster.openings:
-            self._roster.absent()
         # At once, and again when GPM has a window: there is no activity to show before its second sample.
         self._next_at = self._clock()
         self._second_sample = any(gpu.device is not None and gpu.device.has_gpm for gpu in self._roster)

@@ -164,13 +164,10 @@ class Watched:
             self.basis = self.device.utilization_basis
 
     def _integrate(self, reading: DeviceReading, now: float) -> None:
-        if self.read_at is None:
+        elapsed = 0.0 if self.read_at is None else now - self.read_at
+        if not integrable(elapsed, self.interval):
+            self.gaps += 1
             elapsed = 0.0
-        else:
-            elapsed = now - self.read_at
-            if not integrable(elapsed, self.interval):
-                self.gaps += 1
-                elapsed = 0.0
         self._integrals.add(reading.parts[-1:], elapsed)
 
     def take_sample(self, sample: GpmSample, now: float) -> None:
