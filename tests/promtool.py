@@ -24,6 +24,14 @@ class Promtool:
         """What ``promtool check config`` has against a configuration: empty when nothing."""
         return self._complaints("check", "config", str(config))
 
+    def check_rules(self, rules: Path) -> str:
+        """What ``promtool check rules`` has against a rule file, lint included: empty when nothing."""
+        return self._complaints("check", "rules", "--lint=all", "--lint-fatal", str(rules))
+
+    def test_rules(self, cases: Path) -> str:
+        """What ``promtool test rules`` finds wrong in a file of cases: empty when nothing."""
+        return self._complaints("test", "rules", str(cases))
+
     def _complaints(self, *arguments: str, stdin: bytes = b"") -> str:
         done = subprocess.run([self.path, *arguments], input=stdin, capture_output=True, check=False, timeout=60)
         said = done.stderr.decode().strip()

@@ -6,9 +6,10 @@ alerts/gpufleet-hardware.yaml, too, and tests hold the two together.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from gpufleet.metrics.catalog import FAMILIES
 from gpufleet.metrics.labels import fit
 
 if TYPE_CHECKING:
@@ -23,6 +24,8 @@ SEVERITY = "critical"
 TEAM = "infra"
 QUARANTINE = "node"
 SUMMARY = "A GPU or its node must get no work until it is reset, rebooted or replaced."
+SERIES = FAMILIES["gpu_fault_active"]
+"""What the rule reads."""
 RUNBOOK_URL = "https://github.com/gpufleet/gpufleet/blob/main/docs/runbooks/GpuHardwareIncident.md"
 
 
@@ -50,7 +53,7 @@ def hardware_incident(incident: Incident, external: Iterable[tuple[str, str]] = 
         raise ValueError(f"incident {incident.id} does not isolate")
     told = incident.labels()
     # Cut and cleaned as in the exposition, or Prometheus's alert would be another one. Python keeps "class" for itself.
-    shown = {each.name.rstrip("_"): fit(getattr(told, each.name)) for each in fields(told)}
+    shown = {name: fit(getattr(told, "class_" if name == "class" else name)) for name in SERIES.labels}
     shown = {name: value for name, value in shown.items() if value}
     given = {name: value for name, value in external if value}
     labels = {"severity": SEVERITY, "team": TEAM} | given | shown | {"alertname": NAME, "quarantine": QUARANTINE}
