@@ -205,6 +205,28 @@ def test_numbers_of_gpus_survive_a_restart(nvml: FakeNvml, tmp_path: Path) -> No
         assert f'gpu_up{{gpu="1",uuid="{nvml.uuid(1)}"}} 1' in exposition
 
 
+@pytest.mark.parametrize(
+    ("gone", "state"), [("lost", "lost"), ("removed", "gone")], ids=["fell off the bus", "not listed"]
+)
+def test_a_gpu_that_is_missing_at_the_next_start_keeps_its_name(
+    nvml: FakeNvml, tmp_path: Path, gone: str, state: str
+) -> None:
+    """A fault does not disappear because the exporter was restarted: the GPU is shown as down, and expected."""
+    with ExporterProcess(nvml, tmp_path) as exporter:
+        exporter.wait_for(READING)
+    uuid = nvml.uuid(0)
+    if gone == "lost":
+        nvml.lose(0)
+    else:
+        nvml.remove_gpu(0)
+    with ExporterProcess(nvml, tmp_path) as exporter:
+        exposition = exporter.wait_for(rf'^gpu_state\{{gpu="0",uuid="{uuid}",state="{state}"\}} 1')
+        assert f'gpu_up{{gpu="0",uuid="{uuid}"}} 0' in exposition
+        assert re.search(rf'^gpu_info\{{gpu="0",uuid="{uuid}",[^\n]*name="NVIDIA H100', exposition, re.MULTILINE)
+        assert re.search(r"^gpu_count_expected 2$", exposition, re.MULTILINE)
+        assert readings(exposition) == 1
+
+
 def test_a_taken_address_is_a_reason_to_end_with_status_1(nvml: FakeNvml, tmp_path: Path) -> None:
     """An exporter that nobody can scrape must not look alive."""
     with socket.create_server(("127.0.0.1", 0)) as taken:

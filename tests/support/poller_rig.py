@@ -19,7 +19,7 @@ from gpufleet.collect.lifecycle import Phase
 from gpufleet.collect.numbers import Numbers
 from gpufleet.collect.options import PollerOptions, QuiesceOutcome, World
 from gpufleet.collect.poller import Poller
-from gpufleet.collect.roster import Numbering, Opening
+from gpufleet.collect.opening import Numbering, Opening
 from gpufleet.collect.watched import Activity, Watched
 from gpufleet.model.readings import Key, Number, Readings
 from gpufleet.model.snapshot import GpuSnapshot, Snapshot

@@ -6,14 +6,14 @@ Each device is opened by a thread of its own, since a GPU that hangs while it is
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Protocol
 
 from gpufleet.collect.lanes import Job, Lane
+from gpufleet.collect.opening import Memory, Numbering, Opening
 from gpufleet.collect.watched import Activity, Watched
 from gpufleet.logs import OnChange
+from gpufleet.model.gpu import GpuIdentity
 from gpufleet.model.state import GpuState
 from gpufleet.sources.nvml.calls import (
     GPU_IS_LOST,
@@ -22,7 +22,6 @@ from gpufleet.sources.nvml.calls import (
     RESET_REQUIRED,
     UNKNOWN,
     NvmlError,
-    Trace,
 )
 from gpufleet.sources.nvml.device import Device, DeviceOptions
 from gpufleet.sources.nvml.session import Session
@@ -35,31 +34,6 @@ _TRIED_AGAIN = (GpuState.LOST, GpuState.RESET_REQUIRED, GpuState.NO_PERMISSION)
 _STATES = {GPU_IS_LOST: GpuState.LOST, RESET_REQUIRED: GpuState.RESET_REQUIRED, NO_PERMISSION: GpuState.NO_PERMISSION}
 
 
-class Numbering(Protocol):
-    """Keeps the number of each UUID for the boot (``collect.numbers``)."""
-
-    def assign(self, present: Sequence[tuple[str, int | None]]) -> Mapping[str, int]:
-        """Number of each UUID; ``present`` has pairs of UUID and the driver's index."""
-
-
-@dataclass(slots=True)
-class Opening:
-    """A device that is being opened by a thread of its own."""
-
-    index: int | None
-    """The driver's index, or ``None`` when a known GPU is opened by its UUID."""
-    gpu: Watched | None
-    lane: Lane
-    since: float
-    trace: Trace = field(default_factory=Trace)
-    out: bool = False
-
-    @property
-    def uuid(self) -> str | None:
-        """Whom it has, as soon as that is known."""
-        return self.trace.uuid if self.gpu is None else self.gpu.identity.uuid
-
-
 Opened = Device | NvmlError
 
 
@@ -69,6 +43,7 @@ class Roster:
     def __init__(
         self,
         numbering: Numbering,
+        memory: Memory,
         post: Callable[[Job], None],
         clock: Callable[[], float],
         interval: float,
@@ -80,10 +55,12 @@ class Roster:
         """While a device was opened the library as a whole turned out to be down."""
         self._ordered: list[Watched] = []
         self._index_of: dict[str, int] = {}
-        self._refused_at: dict[int, float] = {}
-        """Index of a GPU that could not be opened and never had a name -> when that was."""
+        self._refused_at: dict[int, tuple[float, NvmlError]] = {}
+        """Index of a GPU that could not be opened and never had a name -> when that was, and why."""
+        self._to_recall = False
         self._arrived: list[tuple[Opening, Device]] = []
         self._numbering = numbering
+        self._memory = memory
         self._post = post
         self._clock = clock
         self._interval = interval
@@ -99,6 +76,7 @@ class Roster:
 
     def open_all(self, session: Session, count: int, options: DeviceOptions) -> None:
         """Start opening every device of a session."""
+        self._to_recall = True
         for index in range(count):
             self._open_index(index, session, options)
 
@@ -117,7 +95,7 @@ class Roster:
             if wanted and now >= gpu.retry_at and not taken:
                 opening = Opening(None, gpu, self._lane(), self._clock())
                 self._start(opening, session, options, partial(session.handle_of, gpu.identity.uuid))
-        for index, refused_at in tuple(self._refused_at.items()):
+        for index, (refused_at, _) in tuple(self._refused_at.items()):
             if now >= refused_at + RETRY_SECONDS:
                 del self._refused_at[index]
                 self._open_index(index, session, options)
@@ -168,7 +146,7 @@ class Roster:
             gpu.down(state_of(error), str(error))
             gpu.retry_at = self._clock() + RETRY_SECONDS
         elif opening.index is not None:
-            self._refused_at[opening.index] = self._clock()
+            self._refused_at[opening.index] = (self._clock(), error)
 
     def _whose(self, opening: Opening) -> Watched | None:
         if opening.uuid is not None:
@@ -224,10 +202,36 @@ class Roster:
                 gpu.down(GpuState.HUNG, reason)
 
     def absent(self) -> None:
-        """After all were opened: who has no device and no reason of its own is gone."""
+        """After all were opened: who has no device and no reason of its own is gone, and so is who was seen earlier.
+
+        Does nothing while an opening may still bring the missing one.
+        """
+        if self._arrived or any(not opening.out for opening in self.openings):
+            return
+        if self._to_recall:
+            self._to_recall = False
+            self._memory.remember(gpu.identity for gpu in self.gpus.values())
+            self._recall([gpu for gpu in self._memory.recall() if gpu.uuid not in self.gpus])
         for gpu in self.gpus.values():
             if gpu.device is None and gpu.state is GpuState.OK:
                 gpu.down(GpuState.GONE, "the driver does not list it any more")
+
+    def _recall(self, missing: list[GpuIdentity]) -> None:
+        numbers = self._numbering.assign([(gpu.uuid, None) for gpu in missing])
+        # One GPU is missing and one index was refused, or hangs: that is the one.
+        errors = [error for _, error in self._refused_at.values()]
+        only = errors[0] if len(missing) == len(errors) == 1 and not self.openings else None
+        hangs = len(missing) == len(self.openings) == 1 and not errors
+        for identity in missing:
+            gpu = self.gpus[identity.uuid] = Watched(numbers[identity.uuid], identity, Lane("gpu"), self._interval)
+            if only is not None:
+                gpu.down(state_of(only), str(only))
+            elif hangs:
+                gpu.down(GpuState.HUNG, f"{self.openings[0].trace.last} has not returned while the GPU was opened")
+            else:
+                gpu.down(GpuState.GONE, "seen earlier in this boot; the driver does not list it any more")
+            gpu.retry_at = self._clock() + RETRY_SECONDS
+        self._ordered = sorted(self.gpus.values(), key=lambda gpu: gpu.number)
 
     def unread(self, reason: str) -> None:
         """No poll is made at present: what the GPUs said last is not shown as if they said it now."""

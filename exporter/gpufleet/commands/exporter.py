@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gpufleet.collect.known import KnownGpus
 from gpufleet.collect.numbers import Numbers
 from gpufleet.collect.options import World
 from gpufleet.commands.driver import DriverLibrary, can_open_control_device
@@ -66,4 +67,6 @@ def real_node(settings: Settings) -> Surroundings:
         # Its own, not the host's: /proc/self of another PID namespace is nobody.
         open_device_files=lambda: node.read_open_devices(Path("/proc")),
     )
-    return Surroundings(world, Numbers(settings.state_dir, boot_id), boot_id, library, watch_devices=True)
+    directory = settings.state_dir
+    numbers, memory = Numbers(directory, boot_id), KnownGpus(directory, boot_id)
+    return Surroundings(world, numbers, boot_id, memory, library, watch_devices=True)

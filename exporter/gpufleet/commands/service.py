@@ -33,7 +33,7 @@ from gpufleet.web.endpoint import Endpoint, open_endpoint
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from gpufleet.collect.roster import Numbering
+    from gpufleet.collect.opening import Memory, Numbering
     from gpufleet.commands.driver import DriverLibrary
     from gpufleet.settings import Settings
 
@@ -56,6 +56,8 @@ class Surroundings:
     world: World
     numbering: Numbering
     boot_id: str | None
+    memory: Memory | None = None
+    """Remembers the GPUs of this boot; None: as long as the process lives."""
     library: DriverLibrary | None = None
     """The library that may be replaced under the process; None: it can't."""
     watch_devices: bool = False
@@ -115,7 +117,7 @@ class _Service:
             boot_id=surroundings.boot_id,
         )
         world = replace(surroundings.world, other_sources=lambda: () if self._watch is None else (self._watch.health,))
-        self._poller = Poller(options, world, surroundings.numbering)
+        self._poller = Poller(options, world, surroundings.numbering, surroundings.memory)
         self._health = Health(settings.poll_interval)
         self._poller.subscribe(self._health.observe)
         self._before = reexec.Installed(None, None)
