@@ -213,6 +213,14 @@ WATCH_CALLS = 2
 WATCH_SECONDS = 10.0
 
 
+def _name(calls: Calls, handle: ctypes.c_void_p) -> str | None:
+    """UUID of a slice, ``None`` of one that does not tell: it could not be shown, so it is none."""
+    try:
+        return read_uuid(calls, handle)
+    except NvmlError:
+        return None
+
+
 class SliceWatch:
     """Looks at one index at a time, so that each is seen every 10 s: an event tells of a new cut at once, but not
     everywhere.
@@ -233,18 +241,17 @@ class SliceWatch:
         """
         if not self._most or (self._due is not None and now < self._due):
             return False
-        self._due = now + WATCH_SECONDS / self._most
+        # From when it was due, not from when it was done: polls are seconds apart, and the turn has to keep its time.
+        self._due = max((now if self._due is None else self._due) + WATCH_SECONDS / self._most, now)
         handle = (ctypes.c_void_p * 1)()
         code = self._calls["nvmlDeviceGetMigDeviceHandleByIndex"](self._parent, self._next, handle)
         self._next += 1
         if code == SUCCESS:
-            try:
-                uuid = read_uuid(self._calls, ctypes.c_void_p(handle[0]))
-            except NvmlError:
+            uuid = _name(self._calls, ctypes.c_void_p(handle[0]))
+            if uuid is not None and uuid not in self._known:
                 return True
-            if uuid not in self._known:
-                return True
-            self._seen.add(uuid)
+            if uuid is not None:
+                self._seen.add(uuid)
         if self._next < self._most:
             return False
         self._next = 0
