@@ -29,7 +29,7 @@ _CLOSED_BY = {
     Action.REPLACE: "the GPU leaving the node, or a person clearing it",
 }
 _MOST_NAMED = 8
-_CONTROL = {code: " " for code in (*range(32), 127)}
+_CONTROL = dict.fromkeys((*range(32), 127), " ")
 
 
 def fault_name(fault: str) -> str:
