@@ -101,20 +101,28 @@ class Lifecycle:
 
     def _open_job(self, on_opened: Callable[[Opened], None]) -> None:
         try:
-            self._refuse_unloaded()
-            driver = self._world.open_driver()
-            session = Session(driver, self._world.can_open_devices)
+            opened = self._open_now()
         except SessionError as error:
             self._post(partial(self._not_opened, error))
-            return
+        except Exception as error:
+            log.exception("the driver could not be opened")
+            self._post(partial(self._not_opened, SessionError(NvmlState.NO_DRIVER, f"can't be opened: {error!r}")))
+        else:
+            self._post(partial(self._is_open, opened, on_opened))
+
+    def _open_now(self) -> Opened:
+        self._refuse_unloaded()
+        session = Session(self._world.open_driver(), self._world.can_open_devices)
         try:
-            opened = Opened(session, session.count(), _event_set(session), self._world.kernel_gpus())
+            count, kernel_gpus = session.count(), self._world.kernel_gpus()
+            self._was_loaded = self._world.driver_loaded()
         except NvmlError as error:
             session.close()
-            self._post(partial(self._not_opened, SessionError(NvmlState.NO_DRIVER, str(error))))
-            return
-        self._was_loaded = self._world.driver_loaded()
-        self._post(partial(self._is_open, opened, on_opened))
+            raise SessionError(NvmlState.NO_DRIVER, str(error)) from error
+        except Exception:
+            session.close()
+            raise
+        return Opened(session, count, _event_set(session), kernel_gpus)
 
     def _refuse_unloaded(self) -> None:
         # nvmlInit may have the module loaded again, against an administrator who is just unloading it.
@@ -152,6 +160,8 @@ class Lifecycle:
         self.state, self.reason = state, reason
         if reason is None:
             self._said.over("nvml", "the driver answers", driver_version=self.versions.driver)
+        elif state is NvmlState.OK:
+            log.info("the driver is closed", extra={"reason": reason})
         else:
             self._said.failed("nvml", "the driver can't be used", reason, state=state.value)
 
@@ -266,6 +276,9 @@ class Lifecycle:
             found = (opened.session.count() if opened is not None else 0, self._world.kernel_gpus())
         except NvmlError as error:
             found = error
+        except Exception:
+            log.exception("GPUs that came or went could not be looked for")
+            found = self.surveyed or (0, frozenset())
         self._post(partial(self._survey_done, opened, found))
 
     def _survey_done(self, opened: Opened | None, found: tuple[int, frozenset[str]] | NvmlError) -> None:
