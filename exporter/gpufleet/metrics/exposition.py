@@ -109,6 +109,14 @@ class Exposition:
         with self._lock:
             return self._body(self._newest_edition(), form)
 
+    def expect(self, *, openmetrics: bool = False, gzip: bool = False) -> None:
+        """Take a form as wanted before anybody has asked for it.
+
+        The first rendering works out every line's name and labels and takes ten times as long as a later one: at a
+        start the poll's thread has the time for it that the first scrape has not.
+        """
+        self._wanted[openmetrics, gzip] = self._clock()
+
     def _published(self, _: Snapshot) -> None:
         """Make, on the poll's thread, what scrapes have wanted lately."""
         now = self._clock()

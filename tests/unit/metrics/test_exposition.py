@@ -179,6 +179,21 @@ def test_text_is_made_ahead_while_somebody_scrapes() -> None:
     assert made.forms() == set()
 
 
+def test_an_expected_scrape_is_made_ahead_of_the_first() -> None:
+    """After a start the first poll leaves the text ready for whoever comes first; for two minutes."""
+    fixture = Fixture(hopper_node(1, poll=0))
+    made = Made(fixture)
+    fixture.exposition.expect(openmetrics=True, gzip=True)
+    fixture.node.publish(hopper_node(1, poll=1))
+    assert made.forms() == {(True, True), (True, False)}
+    ready = made.bodies()[True, True]
+    assert fixture.exposition.body(openmetrics=True, gzip=True) is ready
+    other = Fixture(hopper_node(1, poll=0))
+    other.exposition.expect(openmetrics=True, gzip=True)
+    other.node.publish(hopper_node(1, poll=200))
+    assert Made(other).forms() == set()
+
+
 def test_fast_polls_are_not_all_rendered_ahead() -> None:
     """At ten polls a second one a second is made ahead: nobody scrapes faster, and a scrape makes what is missing."""
     fixture = Fixture(hopper_node(1, poll=0))
