@@ -6,6 +6,7 @@ import re
 import signal
 import socket
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
@@ -137,6 +138,22 @@ def test_signals_quiesce_and_resume_as_the_commands_do(nvml: FakeNvml, tmp_path:
         until(lambda: not nvml.open_files(exporter.process.pid), "every device is released")
         exporter.process.send_signal(signal.SIGUSR2)
         exporter.wait_for(READING)
+
+
+def test_a_process_that_was_stopped_for_a_while_goes_on(nvml: FakeNvml, tmp_path: Path) -> None:
+    """SIGSTOP, a debugger, a frozen container: it polls again when it is let go on, and still obeys."""
+    with ExporterProcess(nvml, tmp_path) as exporter:
+        exporter.wait_for(READING)
+        exporter.process.send_signal(signal.SIGSTOP)
+        # Longer than any limit with which the process waits for a signal.
+        over = time.monotonic() + 2.5
+        until(lambda: time.monotonic() > over, "it was stopped for long enough")
+        exporter.process.send_signal(signal.SIGCONT)
+        (polls,) = re.findall(r"^gpufleet_polls_total (.*)$", exporter.metrics(), re.MULTILINE)
+        exporter.wait_for(rf"^gpufleet_polls_total (?!{polls}$)")
+        assert readings(exporter.wait_for(READING)) == 2
+        exporter.process.send_signal(signal.SIGTERM)
+        assert exporter.process.wait(10) == 0
 
 
 def test_a_quiesced_exporter_resumes_by_itself(nvml: FakeNvml, tmp_path: Path) -> None:

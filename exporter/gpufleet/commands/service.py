@@ -18,7 +18,7 @@ from gpufleet.collect.control import ControlError, ControlSocket, socket_paths
 from gpufleet.collect.device_watch import DeviceWatch
 from gpufleet.collect.options import PollerOptions, World
 from gpufleet.collect.poller import Poller
-from gpufleet.commands import footprint, reexec
+from gpufleet.commands import footprint, reexec, signals
 from gpufleet.commands.health import Health
 from gpufleet.commands.routes import exporter_routes
 from gpufleet.commands.systemd import Supervisor
@@ -71,8 +71,8 @@ def run(
 
     Call it in the main thread, before others are started: they inherit its signal mask.
     """
-    # Blocked in every thread and taken by the loop below: no handler runs in the middle of anything, and threads of the
-    # driver's library, which inherit the mask, never get a signal that is ours.
+    # Blocked in every thread and taken one by one by the loop below: no handler runs in the middle of anything, and
+    # threads of the driver's library, which inherit the mask, never get a signal that is ours.
     signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
     footprint.share_one_heap()
     logs.setup(settings.log_level, settings.log_format, sys.stderr)
@@ -196,8 +196,9 @@ class _Service:
         """Wait for signals, and once a second look after what has no thread of its own; returns the exit status."""
         watchdog = self._supervisor.watchdog_seconds
         wait = _TICK_SECONDS if watchdog is None else min(_TICK_SECONDS, watchdog / 3)
+        arriving = signals.taken_from_now_on(_SIGNALS)
         while True:
-            received = signal.sigtimedwait(_SIGNALS, wait)
+            received = signals.next_of(arriving, wait)
             if received is not None:
                 number = signal.Signals(received.si_signo)
                 log.info("signal received", extra={"signal": number.name, "by_pid": received.si_pid})
