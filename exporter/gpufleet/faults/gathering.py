@@ -62,7 +62,8 @@ def absorb(docket: Docket, case: Case, into: Case) -> Case:
         for token, count in (*((token, seen.count) for token, seen in case.seen.items()), *case.echoes.items()):
             into.add_echoes(token, count)
         for victim in (Victim(case.address or None), *case.victims.values()):
-            into.add_victim(victim)
+            if victim.pid is not None or victim.pci_bus_id != into.address:
+                into.add_victim(victim)
         into.victims_left_out += case.victims_left_out
         if not peers.CONFIRMING.isdisjoint(case.seen) and into.switch:
             into.confirmed = True

@@ -87,14 +87,17 @@ def _takes(docket: Docket, case: Case, event: FaultEvent, verdict: Verdict, addr
     gap = abs(event.at - case.last_at)
     assessed = case.judged
     in_burst = gap <= (STICKY_SECONDS if assessed.sticky else BURST_SECONDS)
+    root = assessed.root
     if address != case.address:
+        if verdict.opens and root is not None and verdict.order[0] < root.order[0]:
+            return False  # what was taken for an echo says more than its source
         programs = case.of_application and verdict.blame is Blame.APPLICATION
         return in_burst and (programs or follows(verdict))
     if case.isolates:
         return True  # the GPU waits for its cure: whatever it says until then belongs to the same fault
     if not in_burst or gap <= CHAIN_SECONDS:
         return in_burst
-    if verdict.opens and (assessed.root is None or verdict.order < assessed.root.order):
+    if verdict.opens and (root is None or verdict.order < root.order):
         return False  # weightier, and too late to be the cause of what came before
     holder = docket.world.owner_of(case.uuid) if case.uuid is not None else NOBODY
     return holder.tenant in {"", case.owner.tenant} or case.owner.tenant == ""
