@@ -221,7 +221,7 @@ class _Courier:
         self._changes.over("post", "Alertmanager takes alerts again", alertmanager=self._url)
         for alert in post.firing:
             standing = self._target.standings.get(alert.labels)
-            if standing is None or standing.held_until is None:
+            if standing is None or standing.accepted_at is None:
                 self._say("alert posted", alert)
         for alert in post.resolved:
             self._say("alert resolved", alert)

@@ -123,21 +123,22 @@ def forget(alerts: Iterable[Alert], target: Target, now: float) -> Target:
 
 def next_step(alerts: Sequence[Alert], target: Target, now: float) -> Post | Wait:
     """What to post to ``target`` now, given the open ``alerts``, or until when to wait."""
+    ready = target.not_before <= now
     news = [alert for alert in alerts if alert.labels not in target.standings]
-    if news and _news_at(target) <= now:
-        return _post(news, (), target)
-    if target.not_before <= now:
-        due = [alert for alert in alerts if _due_at(alert, target) <= now]
-        over = _over(alerts, target, now)
-        if due or over:
+    told = news if _news_at(target) <= now else []
+    due = [alert for alert in alerts if ready and _due_at(alert, target) <= now]
+    over = _over(alerts, target, now)
+    if told or due or (ready and over):
+        if ready and not target.singly:
             # What would be due soon comes along: one request, not one for each alert.
-            soon = [alert for alert in alerts if _due_at(alert, target) <= now + REFRESH_SECONDS / 2]
-            return _post(due if target.singly else soon, over, target)
-        if _idle_at(target) <= now:
-            return Post()
-    moments = [_due_at(alert, target) for alert in alerts]
-    moments += [target.not_before for _ in _over(alerts, target, now)]
-    awaited = max(target.not_before, min([*moments, _idle_at(target)]))
+            due = [alert for alert in alerts if _due_at(alert, target) <= now + REFRESH_SECONDS / 2]
+        return _post([*told, *due], over if ready else (), target)
+    if ready and _idle_at(target) <= now:
+        return Post()
+    awaited = min([_due_at(alert, target) for alert in alerts] + [_idle_at(target)])
+    if over:
+        awaited = target.not_before
+    awaited = max(target.not_before, awaited)
     return Wait(min(awaited, _news_at(target)) if news else awaited)
 
 
