@@ -13,17 +13,19 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from gpufleet.collect.lifecycle import Phase
 from gpufleet.collect.numbers import Numbers
+from gpufleet.collect.opening import Numbering, Opening
 from gpufleet.collect.options import PollerOptions, QuiesceOutcome, World
 from gpufleet.collect.poller import Poller
-from gpufleet.collect.opening import Numbering, Opening
 from gpufleet.collect.watched import Activity, Watched
 from gpufleet.model.readings import Key, Number, Readings
 from gpufleet.model.snapshot import GpuSnapshot, Snapshot
 from gpufleet.model.state import GpuState
+from gpufleet.simulate.driver import ScriptedDriver
+from gpufleet.simulate.gpu import GpuScript
 from gpufleet.sources.nvml.calls import TIMEOUT, Driver
 from gpufleet.sources.nvml.session import open_library
 from tests.support.fake_nvml import FakeNvml
@@ -34,6 +36,8 @@ PATIENCE_SECONDS = 30.0
 EPOCH = 1_800_000_000.0
 """Unix time at which the hand-moved clock begins."""
 OPTIONS = PollerOptions(node="node-1", interval=1.0, deadline=1.0, boot_id="boot")
+DOUBLE_BIT_ECC_ERROR = 0x2
+"""An event type that the exporter registers for and makes nothing of."""
 WORKING, RESTING = "working", "resting"
 
 
@@ -184,15 +188,15 @@ class Rig:
         """
         limit = time.monotonic() + PATIENCE_SECONDS
         last: object = None
-        same = 0
+        same = steps = 0
         while (seen := self._look()) != RESTING or not condition():
             assert time.monotonic() < limit, f"it did not come to rest: {seen}"
             same = same + 1 if seen == last else 0
             last = seen
             if seen not in (WORKING, RESTING) and same >= 2:
-                # Only time can go on.
-                self.advance(self.options.deadline / 20)
-                same = 0
+                # Only time can go on: at first in steps in which the next worker is started beside one that takes long.
+                self.advance(self.options.deadline / (50 if steps < 5 else 10))
+                same, steps = 0, steps + 1
             with self._published:
                 self._published.wait(0.001)
         return self.latest
@@ -326,6 +330,56 @@ def rig_on(
     assert not fake.misuse(), fake.misuse()
     if rig.released:
         assert fake.open_files() == []
+
+
+@dataclass(slots=True)
+class HeldInScript(Held):
+    """What is held up in the scripted driver."""
+
+    driver: ScriptedDriver
+
+    def gpu(self, gpu: Watched) -> bool:
+        devices = [one for one in self.driver.devices if one.gpu.script.uuid == gpu.identity.uuid]
+        return any(hang.entered.is_set() for one in devices for hang in one.hangs)
+
+    def opening(self, opening: Opening) -> bool:
+        devices = [one for one in self.driver.devices if opening.index in (None, one.index)]
+        return any(hang.entered.is_set() for one in devices for hang in one.hangs)
+
+    def library(self) -> bool:
+        return any(hang.entered.is_set() for hang in self.driver._hangs)
+
+    def hurry(self, on: bool) -> None:
+        if on and self.driver.devices:
+            self.driver.inject_event(0, DOUBLE_BIT_ECC_ERROR)
+
+
+@dataclass(slots=True)
+class ScriptedRig(Rig):
+    """A poller on the scripted driver, whose time is the rig's."""
+
+    driver_is: ScriptedDriver = field(kw_only=True)
+
+
+def rig_on_script(
+    scripts: Sequence[GpuScript],
+    options: PollerOptions = OPTIONS,
+    world: Callable[[World], World] = lambda world: world,
+    numbering: Numbering | None = None,
+    **driver_options: Any,  # noqa: ANN401 - the driver's own
+) -> ScriptedRig:
+    """A poller on a scripted driver; ``world`` changes its surroundings."""
+    clock = HandClock()
+    driver = ScriptedDriver(scripts, clock=clock, started_at=EPOCH, **driver_options)
+    return ScriptedRig(
+        lambda: driver,
+        options,
+        world(World(lambda: driver)),
+        numbering or Numbers(None, None),
+        HeldInScript(driver),
+        clock,
+        driver_is=driver,
+    )
 
 
 def world_of(fake: FakeNvml) -> World:
