@@ -206,7 +206,6 @@ class FaultRig:
         """Everything that is shown."""
         return self.ledger.view()
 
-    @property
     def active(self) -> tuple[Incident, ...]:
         """The incidents that are shown."""
         return self.view.active
@@ -215,7 +214,7 @@ class FaultRig:
     def only(self) -> Incident:
         """The one incident that is shown, once everything has settled."""
         self.wait(35)
-        (incident,) = self.active
+        (incident,) = self.active()
         return incident
 
     def count(self, code: int, gpu: int = 0) -> int:

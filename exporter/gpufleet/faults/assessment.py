@@ -78,7 +78,7 @@ def assess(case: Case) -> Assessment:
         isolate = False
         notes.append("This owner's programs have isolated GPUs too often: the node is not isolated for it again.")
     refund = blame is Blame.HARDWARE and not is_tenants(root.token) and not case.suspect
-    fresh = [seen for seen in ranked if seen.last_at >= case.fresh_from] or ranked
+    fresh = [seen for seen in case.fresh().values() if seen.verdict.opens] or ranked
     due = min(max(seen.first_at, case.fresh_from) + seen.verdict.settles for seen in fresh)
     sticky = any(seen.verdict.sticky for seen in ranked)
     return Assessment(root, blame, action, isolate, refund, due, sticky, tuple(notes))

@@ -188,6 +188,15 @@ class Case:
         """What it comes down to."""
         return self.assessed or self.assess()
 
+    def fresh(self) -> dict[str, Seen]:
+        """What has happened since it was opened: for one that takes over, without what had been shown before."""
+        return {token: seen for token, seen in self.seen.items() if seen.last_at >= self.fresh_from}
+
+    @property
+    def started_at(self) -> float:
+        """When what is its own began."""
+        return self.began_at if self.successor_of is None else self.opened_at
+
     @property
     def due(self) -> float | None:
         """When it is to be shown; ``None`` when it was, or when nothing in it makes an incident."""

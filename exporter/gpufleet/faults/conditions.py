@@ -58,6 +58,8 @@ class Changes:
 
     rose: tuple[str, ...] = ()
     """Conditions that have become true."""
+    fell: tuple[tuple[str, float], ...] = ()
+    """Conditions that hold no more, and when they last did."""
     asks: int | None = None
     """Code of a recovery action that the driver has begun to ask for."""
     asks_nothing: bool = False
@@ -82,7 +84,8 @@ def changes(polled: Polled, gpu: GpuSnapshot, readout: Readout, now: float) -> C
     true = _true(readout)
     true |= _risen(polled, readout)
     remapped = readout.remap_pending is False and polled.true.get(REMAP_PENDING) is not None
-    for name in [name for name in polled.true if name not in true and _was_read(name, readout)]:
+    fell = tuple((name, at) for name, at in polled.true.items() if name not in true and _was_read(name, readout))
+    for name, _ in fell:
         del polled.true[name]
     rose = _raise(polled, true, now)
     for name in (ECC, ECC_SRAM):
@@ -91,7 +94,7 @@ def changes(polled: Polled, gpu: GpuSnapshot, readout: Readout, now: float) -> C
     if readout.recovery is not None:
         polled.recovery = readout.recovery
     _keep_counters(polled, readout, now)
-    return Changes(rose, asks, readout.recovery == 0, remapped, usable_again)
+    return Changes(rose, fell, asks, readout.recovery == 0, remapped, usable_again)
 
 
 def _true(readout: Readout) -> set[str]:

@@ -53,25 +53,29 @@ def absorb(docket: Docket, case: Case, into: Case) -> Case:
     before = docket.open.get(case.successor_of or "")
     if before is not None and into.of_application:
         docket.close(before, f"part of {into.id}", case.last_at)
-    asked = case.seen.get(RECOVERY)
+    # One that takes over gives away what is its own: the rest stays with the one before.
+    whole = into.of_application or case.successor_of is None
+    seen = case.seen if whole else case.fresh()
+    asked = seen.get(RECOVERY)
+    hit = [Victim(case.address or None), *(case.victims.values() if whole else ())]
     event = FaultEvent(FaultKind.CONDITION, case.last_at, "fold", pci_bus_id=case.address or None, condition=RECOVERY)
 
     def take(into: Case) -> None:
         for address in (case.address, *case.members):
             into.add_member(address)
-        for token, count in (*((token, seen.count) for token, seen in case.seen.items()), *case.echoes.items()):
+        for token, count in (*((token, each.count) for token, each in seen.items()), *case.echoes.items()):
             into.add_echoes(token, count)
-        for victim in (Victim(case.address or None), *case.victims.values()):
+        for victim in hit:
             if victim.pid is not None or victim.pci_bus_id != into.address:
                 into.add_victim(victim)
         into.victims_left_out += case.victims_left_out
-        if not peers.CONFIRMING.isdisjoint(case.seen) and into.switch:
+        if not peers.CONFIRMING.isdisjoint(seen) and into.switch:
             into.confirmed = True
             if into.uuid is None:
                 # A switch has no holder: the first GPU that its fault hit names the run that lost by it.
                 into.uuid, into.gpu = case.uuid, case.gpu
                 into.owner = into.owner if into.owner != NOBODY else case.owner
-        for address, at in case.asking.items():
+        for address, at in case.asking.items() if asked is not None else ():
             into.asking.setdefault(address, at)
         into.last_at = max(into.last_at, case.last_at)
         into.began_at = min(into.began_at, case.began_at)

@@ -120,6 +120,10 @@ class Observer:
         for name in changes.rose:
             event = self._event(name, address, now)
             incidents.add(docket, event, condition(name), now)
+        for name, at in changes.fell:
+            for case in docket.of(address):
+                if name in case.seen:
+                    case.last_at = max(case.last_at, at)  # its silence begins here
         if changes.asks is not None and not self._knows(address, changes.asks):
             event = self._event("recovery_action", address, now)
             incidents.ask(docket, event, recovery(changes.asks), now)

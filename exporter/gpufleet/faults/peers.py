@@ -40,8 +40,9 @@ def source_of(case: Case, others: Iterable[Case]) -> Case | None:
 
 
 def _may_be_echo(case: Case) -> bool:
-    tokens = [seen.verdict for seen in case.seen.values() if seen.verdict.opens and seen.verdict.token != RECOVERY]
-    return bool(case.seen) and all(verdict.link for verdict in tokens) and (bool(tokens) or _only_removals(case))
+    fresh = case.fresh()
+    tokens = [seen.verdict for seen in fresh.values() if seen.verdict.opens and seen.verdict.token != RECOVERY]
+    return all(verdict.link for verdict in tokens) and (bool(tokens) or _only_removals(case))
 
 
 def _only_removals(case: Case) -> bool:
@@ -57,18 +58,18 @@ def _explains(source: Case, echo: Case) -> bool:
     silent = [seen.first_at for token, seen in source.seen.items() if token in _SILENCING]
     # A switch sees a link drop before the driver notices that the GPU behind it is gone.
     early = CHAIN_SECONDS if echo.switch else PROPAGATION_SECONDS
-    if any(-early <= echo.began_at - at <= CHAIN_SECONDS for at in silent):
+    if any(-early <= echo.started_at - at <= CHAIN_SECONDS for at in silent):
         return True
     links_only = _may_be_echo(source)
-    if not links_only and any(0 <= echo.began_at - at <= CHAIN_SECONDS for at in source.asking.values()):
+    if not links_only and any(0 <= echo.started_at - at <= CHAIN_SECONDS for at in source.asking.values()):
         return True  # the driver wants that GPU reset before anything else works
-    if not abs(echo.began_at - source.began_at) <= CHAIN_SECONDS:
+    if not abs(echo.started_at - source.began_at) <= CHAIN_SECONDS:
         return False
     root = source.judged.root
     if root is None or not root.link or not links_only:
         return False
     if _only_removals(echo):
-        return source.switch and echo.began_at >= source.began_at - PROPAGATION_SECONDS
+        return source.switch and echo.started_at >= source.began_at - PROPAGATION_SECONDS
     # Both ends of a link report it, and all GPUs that use it: one incident, named after the one that says most.
     return _seniority(source) < _seniority(echo)
 
@@ -76,7 +77,7 @@ def _explains(source: Case, echo: Case) -> bool:
 def _seniority(case: Case) -> tuple[int, bool, int, float, str]:
     root = case.judged.root
     rank, needs_repeat, kind = (1 << 30, True, 3) if root is None else root.order[:3]
-    return rank, needs_repeat, kind, case.began_at, case.address
+    return rank, needs_repeat, kind, case.started_at, case.address
 
 
 def program_on_many(case: Case, others: Iterable[Case]) -> list[Case]:

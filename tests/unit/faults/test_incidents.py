@@ -47,7 +47,7 @@ def test_a_failed_repair_ends_with_a_new_board() -> None:
     rig.xid(48, DBE)
     rig.xid(64, REMAP_FAILED, after=0.02)
 
-    (incident,) = rig.active
+    (incident,) = rig.active()
 
     assert (incident.fault, incident.action, incident.isolate, incident.refund) == ("48", Action.REPLACE, True, True)
 
@@ -110,7 +110,7 @@ def test_a_second_contained_error_within_a_day_isolates() -> None:
     rig.xid(94, CONTAINED, after=3600)
     rig.wait(6)
 
-    first, second = rig.active
+    first, second = rig.active()
     assert (first.isolate, second.isolate, second.action) == (False, True, Action.RESET_GPU)
 
 
@@ -159,7 +159,7 @@ def test_a_gpu_lost_at_probe_needs_no_xid() -> None:
     rig = FaultRig()
     rig.say(f"NVRM: The NVIDIA GPU {address(1)}\n{PROBE}")
 
-    (incident,) = rig.active
+    (incident,) = rig.active()
 
     assert (incident.fault, incident.action, incident.isolate) == ("gpu_lost", Action.REBOOT_NODE, True)
 
@@ -171,12 +171,12 @@ def test_two_gpus_off_the_bus_within_a_minute_blame_the_node() -> None:
     rig.xid(79, OFF_THE_BUS, gpu=1)
     rig.xid(79, OFF_THE_BUS, gpu=5, after=50)
 
-    first, second = rig.active
+    first, second = rig.active()
 
     assert (first.scope, second.scope) == (Scope.NODE, Scope.NODE)
     assert (first.part_of, second.part_of) == (None, first.id)
-    assert [each.owner.project for each in rig.active] == ["a", "b"]
-    assert all(each.action is Action.REBOOT_NODE and each.refund for each in rig.active)
+    assert [each.owner.project for each in rig.active()] == ["a", "b"]
+    assert all(each.action is Action.REBOOT_NODE and each.refund for each in rig.active())
 
 
 def test_two_gpus_off_the_bus_an_hour_apart_are_two_faults() -> None:
@@ -185,7 +185,7 @@ def test_two_gpus_off_the_bus_an_hour_apart_are_two_faults() -> None:
     rig.xid(79, OFF_THE_BUS, gpu=1)
     rig.xid(79, OFF_THE_BUS, gpu=5, after=61)
 
-    assert [each.scope for each in rig.active] == [Scope.GPU, Scope.GPU]
+    assert [each.scope for each in rig.active()] == [Scope.GPU, Scope.GPU]
 
 
 def test_a_gpu_that_does_not_start_beside_one_with_bad_memory_are_two_incidents() -> None:
@@ -197,11 +197,11 @@ def test_a_gpu_that_does_not_start_beside_one_with_bad_memory_are_two_incidents(
     rig.xid(64, REMAP_FAILED, gpu=4, after=0.01)
     rig.wait(35)
 
-    assert {(each.pci_bus_id, each.fault, each.isolate) for each in rig.active} == {
+    assert {(each.pci_bus_id, each.fault, each.isolate) for each in rig.active()} == {
         (address(3), "rm_init_failed", True),
         (address(4), "48", True),
     }
-    assert next(dict(each.counts) for each in rig.active if each.gpu == 3) == {"rm_init_failed": 5}
+    assert next(dict(each.counts) for each in rig.active() if each.gpu == 3) == {"rm_init_failed": 5}
 
 
 # --- controllers ------------------------------------------------------------------------------------------------------
@@ -312,7 +312,7 @@ def test_page_faults_on_two_gpus_are_two_jobs() -> None:
     rig.xid(31, MMU.format(pid=2), gpu=1, after=1)
     rig.wait(35)
 
-    assert [(each.fault, each.scope) for each in rig.active] == [("31", Scope.GPU), ("31", Scope.GPU)]
+    assert [(each.fault, each.scope) for each in rig.active()] == [("31", Scope.GPU), ("31", Scope.GPU)]
 
 
 def test_the_third_gpu_within_a_minute_makes_one_of_incidents_that_were_shown() -> None:
@@ -354,7 +354,7 @@ def test_one_broken_place_of_a_gpu_shows_across_tenants() -> None:
     rig.xid(13, WARP.format(gpc=1, tpc=2), after=3600)
     rig.wait(35)
 
-    second = rig.active[-1]
+    second = rig.active()[-1]
     assert (second.blame, second.isolate, second.refund) == (Blame.HARDWARE, False, False)
 
 
@@ -370,7 +370,7 @@ def test_one_tenant_or_two_places_make_no_suspect(owner: str, tpc: int) -> None:
     rig.xid(13, WARP.format(gpc=1, tpc=tpc), after=3600)
     rig.wait(35)
 
-    assert [each.blame for each in rig.active] == [Blame.APPLICATION, Blame.APPLICATION]
+    assert [each.blame for each in rig.active()] == [Blame.APPLICATION, Blame.APPLICATION]
 
 
 def test_a_damaged_command_stream_is_the_jobs() -> None:
@@ -395,7 +395,7 @@ def test_the_second_hang_within_a_day_asks_for_a_reset() -> None:
     rig.xid(8, "pid=463899, name=llama-server, channel 0x00000007", after=7200)
     rig.wait(35)
 
-    assert (rig.active[-1].action, rig.active[-1].isolate) == (Action.RESET_GPU, False)
+    assert (rig.active()[-1].action, rig.active()[-1].isolate) == (Action.RESET_GPU, False)
 
 
 def test_an_applications_fault_that_ends_in_a_reboot_isolates_and_refunds_nobody() -> None:

@@ -67,7 +67,7 @@ def test_registers_say_whether_a_link_fault_is_this_gpus(registers: str, isolate
     rig.xid(74, f"NVLink: fatal error detected on link 8({registers})")
     rig.wait(35)
 
-    assert [each.isolate for each in rig.active] == [isolate] * shown
+    assert [each.isolate for each in rig.active()] == [isolate] * shown
 
 
 @pytest.mark.parametrize(("link", "isolate"), [(8, True), (9, False)])
@@ -79,7 +79,7 @@ def test_a_weak_link_counts_when_it_is_the_same_again(link: int, isolate: bool) 
     rig.xid(74, LINK_MARGINAL.replace("link 8", f"link {link}"), after=4 * 3600)
     rig.wait(35)
 
-    assert rig.active[-1].isolate is isolate
+    assert rig.active()[-1].isolate is isolate
 
 
 @pytest.mark.parametrize("code", [20034, 22012, 24007])
@@ -213,7 +213,7 @@ def test_a_verdict_that_is_taken_back_closes_the_incident_and_keeps_the_memory()
     rig.recovery(0, 1, after=0.1)
     rig.recovery(1, 0, after=600)
 
-    assert rig.active == ()
+    assert rig.active() == ()
     assert rig.view.closed[-1].closed_because == "the driver's recovery action is back to none"
     assert rig.ledger.repeats(uuid(0), rig.now)["62"] == 1
 
@@ -244,8 +244,8 @@ def test_a_tenants_storm_isolates_and_refunds_nothing() -> None:
         rig.xid(code, f"pid={number}, name=python3, Ch 00000003", gpu=number // 8 % 8, after=0.5)
     rig.wait(35)
 
-    assert rig.active != ()
-    assert not any(each.isolate or each.refund for each in rig.active)
+    assert rig.active() != ()
+    assert not any(each.isolate or each.refund for each in rig.active())
 
 
 def test_a_45_follows_the_cause_that_it_names() -> None:
@@ -258,7 +258,7 @@ def test_a_45_follows_the_cause_that_it_names() -> None:
 
     rig.xid(45, "pid=7194, name=python3, Ch 00000003 caused by previous Xid 94", after=1)
 
-    assert [dict(each.counts) for each in rig.active] == [{"94": 1, "45": 1}, {"31": 1}]
+    assert [dict(each.counts) for each in rig.active()] == [{"94": 1, "45": 1}, {"31": 1}]
 
 
 def test_a_cause_that_was_missed_is_named_and_isolates_nothing() -> None:
