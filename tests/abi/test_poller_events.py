@@ -6,7 +6,6 @@ from collections.abc import Iterator
 
 import pytest
 
-from gpufleet.model.readings import Key
 from gpufleet.model.snapshot import Snapshot
 from tests.support.fake_nvml import FakeNvml
 from tests.support.fake_nvml_profiles import SEVEN_SLICES
@@ -26,19 +25,19 @@ def node(fake_nvml: FakeNvml) -> Iterator[Rig]:
 
 def counts(snapshot: Snapshot, gpu: int) -> dict[str, float]:
     """Xid errors of a GPU by code."""
-    return {key.members[0]: count for key, count in values(snapshot.gpus[gpu].standing).items()}
+    found = values(snapshot.gpus[gpu].standing)
+    return {key.members[0]: count for key, count in found.items() if key.name == "xid_errors"}
 
 
 def heard(fake: FakeNvml, rig: Rig, gpu: int, total: int) -> Snapshot:
-    """The next poll after so many Xids of a GPU came in: events are heard in real time."""
-    watched = rig.poller._roster.gpus[fake.uuid(gpu)]
-    fake.wait_until(lambda: sum(values(watched.standing).values()) == total)
-    return rig.poll()
+    """The first poll that shows so many Xids of a GPU: events are heard in real time."""
+    fake.wait_until(lambda: sum(counts(rig.poll(), gpu).values()) == total)
+    return rig.latest
 
 
 def test_xids_are_counted_by_gpu_and_code(fake_nvml: FakeNvml, node: Rig) -> None:
     """A code appears with its first event, and counts up."""
-    assert node.latest.gpus[1].standing == ()
+    assert counts(node.latest, 1) == {}
     for xid in (31, 31, 79):
         fake_nvml.inject_xid(1, xid)
     fake_nvml.inject_xid(2, 999)
@@ -47,7 +46,7 @@ def test_xids_are_counted_by_gpu_and_code(fake_nvml: FakeNvml, node: Rig) -> Non
     assert counts(node.latest, 1) == {"31": 2, "79": 1}
     assert counts(node.latest, 2) == {"999": 1}
     assert counts(node.latest, 0) == {}
-    assert values(node.latest.gpus[1].standing)[Key("xid_errors", ("31",))] == 2
+    assert values(node.latest.gpus[1].standing)[Key("xid_errors", ("31", "application"))] == 2
 
 
 def test_xids_of_a_gpu_that_is_lost_stay_on_show(fake_nvml: FakeNvml, node: Rig) -> None:
