@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from gpufleet.model.readings import Key
 from gpufleet.model.snapshot import Snapshot
 from tests.support.fake_nvml import FakeNvml
 from tests.support.fake_nvml_profiles import SEVEN_SLICES
