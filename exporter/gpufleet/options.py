@@ -39,6 +39,8 @@ class Kind:
     """What stands for the value in a synopsis."""
     parse: Callable[[str], object]
     """The value of a text. Raises :class:`UnacceptableError`."""
+    is_switch: bool = False
+    """Whether the flag alone, without a value, means true."""
     is_path: Callable[[str], bool] = lambda _: False
     """Whether the text names a file, so that a relative one in a configuration file starts at that file's directory."""
 
@@ -180,6 +182,13 @@ def _path(text: str) -> Path:
     return Path(_plain(text))
 
 
+def _switch(text: str) -> bool:
+    if text not in ("true", "false"):
+        raise UnacceptableError(f"{text!r} is neither true nor false")
+    return text == "true"
+
+
+SWITCH = Kind("true|false", _switch, is_switch=True)
 ALERTMANAGER_URL = Kind("URL", _alertmanager_url)
 ALERT_LABEL = Kind("NAME=VALUE", _alert_label)
 NODE_NAME = Kind("NAME", _node_name)

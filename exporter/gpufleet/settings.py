@@ -18,6 +18,7 @@ from gpufleet.options import (
     LISTEN_ADDRESS,
     NODE_NAME,
     PATH,
+    SWITCH,
     URL_PATH,
     AlertLabel,
     Kind,
@@ -84,6 +85,13 @@ OPTIONS: tuple[Option, ...] = (
         PATH,
         "socket of `gpufleet quiesce`; default: /run/gpufleet/control.sock, else control.sock in the state directory",
     ),
+    Option("kmsg.path", PATH, "the kernel's log; a FIFO or a file with such records works too", default="/dev/kmsg"),
+    Option(
+        "kmsg.accept-userspace",
+        SWITCH,
+        "believe records that the kernel did not write itself; for tests: whoever may write to the log makes faults up",
+        default="false",
+    ),
     Option(
         "alertmanager.url",
         ALERTMANAGER_URL,
@@ -131,6 +139,8 @@ class Settings:
     path_sysfs: Path
     state_dir: Path
     control_socket: Path | None
+    kmsg_path: Path
+    kmsg_accept_userspace: bool
     alertmanager_url: tuple[str, ...]
     alertmanager_label: tuple[AlertLabel, ...]
     alertmanager_config_file: Path | None
@@ -295,5 +305,11 @@ def effective(settings: Settings, options: Iterable[Option] = OPTIONS) -> dict[s
         if value is None or value == ():
             continue
         values = value if isinstance(value, tuple) else (value,)
-        shown[option.name] = ",".join(format_duration(v) if isinstance(v, float) else str(v) for v in values)
+        shown[option.name] = ",".join(map(_as_written, values))
     return shown
+
+
+def _as_written(value: object) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return format_duration(value) if isinstance(value, float) else str(value)

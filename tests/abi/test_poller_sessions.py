@@ -142,7 +142,7 @@ def test_a_wait_for_events_that_hangs_costs_the_events_only(fake_nvml: FakeNvml,
     node.poll()
     assert source(node.latest, "nvml_events").up
     fake_nvml.inject_xid(2, 31)
-    fake_nvml.wait_until(lambda: node.poller._roster.gpus[fake_nvml.uuid(2)].standing != ())
+    fake_nvml.wait_until(lambda: bool(node.poller._world.faults.view.xid_errors))
 
 
 def test_an_event_set_that_hangs_when_it_is_freed_holds_the_close_only(fake_nvml: FakeNvml, node: Rig) -> None:

@@ -117,7 +117,9 @@ def test_help_shows_every_option_with_its_default(capsys: pytest.CaptureFixture[
     FlagParser("exporter", "Serve.").print_help()
     printed = " ".join(capsys.readouterr().out.split())
     for option in OPTIONS:
-        assert f"--{option.name} {option.kind.metavar}" in printed
+        # A switch may stand alone: its value is shown as one that can be left out.
+        value = f"[{option.kind.metavar}]" if option.kind.is_switch else option.kind.metavar
+        assert f"--{option.name} {value}" in printed
         assert option.default is None or f"(default {option.default})" in printed
 
 

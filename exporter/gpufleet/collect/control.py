@@ -1,7 +1,8 @@
 """The control socket: how ``gpufleet quiesce`` and ``resume`` reach the exporter on the same node.
 
 A unix stream socket of mode 0600: the kernel lets only the exporter's own user and root connect. A client sends one
-line, ``{"command": "quiesce"}``, and gets one line, ``{"ok": true, …}``.
+line, ``{"command": "quiesce"}`` with arguments beside the command where it takes any, and gets one line,
+``{"ok": true, …}``.
 """
 
 from __future__ import annotations
@@ -24,14 +25,22 @@ from gpufleet.logs import OnChange
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    Handler = Callable[[], Mapping[str, object]]
+    Request = Mapping[str, object]
+    Reply = Mapping[str, object]
+    Handler = Callable[[], Reply]
+    RequestHandler = Callable[[Request], Reply]
 
 log = logging.getLogger(__name__)
 
 MAX_LINE = 4096
+MAX_ANSWER = 4 << 20
+"""Everything that is known of a node's faults is less than a megabyte."""
+_ONLY_ASK = frozenset({"status", "check", "faults"})
+"""Commands that change nothing: schedulers send them every few minutes, so nobody wants a line of the log for each."""
 _CLIENT_SECONDS = 2.0
 """A client that connects and says nothing holds up the next one for so long."""
 _PAUSE_SECONDS = 1.0
+_PIECE_BYTES = 65_536
 _LONGEST_PATH = 107
 """Bytes of ``sun_path`` in struct sockaddr_un, less the terminating zero."""
 _CREDENTIALS = struct.Struct("3i")
@@ -56,14 +65,21 @@ class ControlError(Exception):
 class ControlSocket:
     """Serves commands in a thread of its own, one client after the other."""
 
-    def __init__(self, path: Path, handlers: Mapping[str, Handler]) -> None:
+    def __init__(
+        self, path: Path, handlers: Mapping[str, Handler], with_arguments: Mapping[str, RequestHandler] | None = None
+    ) -> None:
         """Listen on ``path``; a socket that an ended process left there is replaced.
+
+        ``with_arguments`` has the commands that look at the rest of the client's line.
 
         Raises:
             ControlError: another process listens there, the path is something else, or it can't be made.
         """
         self.path = path
-        self._handlers = dict(handlers)
+        self._handlers: dict[str, RequestHandler] = {
+            **{command: _without_arguments(handler) for command, handler in handlers.items()},
+            **(with_arguments or {}),
+        }
         self._flaws = OnChange(log)
         self._socket = _listen(path)
         self._inode = path.stat().st_ino
@@ -110,18 +126,21 @@ class ControlSocket:
             reply = self._carry_out(_read_line(client, _CLIENT_SECONDS), pid, uid)
         except OSError:  # it left, or said nothing for too long
             return
+        # What is left of the time for the line would cut a long answer short.
+        client.settimeout(_CLIENT_SECONDS)
         with contextlib.suppress(OSError):
             client.sendall(json.dumps(reply).encode() + b"\n")
 
     def _carry_out(self, line: bytes, pid: int, uid: int) -> Mapping[str, object]:
-        command = parse_command(line)
-        handler = self._handlers.get(command) if command is not None else None
-        if handler is None:
+        request = parse_request(line)
+        command = None if request is None else str(request["command"])
+        handler = None if command is None else self._handlers.get(command)
+        if handler is None or request is None:
             return {"ok": False, "error": f'send one line such as {{"command": "{next(iter(self._handlers), "")}"}}'}
-        if command != "status":
+        if command not in _ONLY_ASK:
             log.info("command received", extra={"command": command, "by_pid": pid, "by_uid": uid})
         try:
-            return handler()
+            return handler(request)
         except Exception as error:  # noqa: BLE001 - the thread answers the next command whatever this one ran into
             self._flaws.failed(command or "", "a command failed", repr(error), level=logging.ERROR, exc_info=error)
             return {"ok": False, "error": f"the command failed: {error!r}; the exporter's log says more"}
@@ -129,16 +148,25 @@ class ControlSocket:
 
 def parse_command(line: bytes) -> str | None:
     """The command in a client's line; None when it is no such line."""
+    request = parse_request(line)
+    return None if request is None else str(request["command"])
+
+
+def parse_request(line: bytes) -> Request | None:
+    """A client's line: ``command``, a text, and its arguments; None when it is no such line."""
     try:
         request = json.loads(line)
     except (ValueError, RecursionError):
         return None
-    command = request.get("command") if isinstance(request, dict) else None
-    return command if isinstance(command, str) else None
+    return request if isinstance(request, dict) and isinstance(request.get("command"), str) else None
 
 
-def ask(path: Path, command: str, *, seconds: float) -> Mapping[str, object]:
-    """Send ``command`` to the exporter that listens on ``path`` and return its answer.
+def _without_arguments(handler: Handler) -> RequestHandler:
+    return lambda _request: handler()
+
+
+def ask(path: Path, command: str, *, seconds: float, **arguments: str) -> Reply:
+    """Send ``command`` and its arguments to the exporter that listens on ``path`` and return its answer.
 
     Raises:
         ControlError: nobody listens, this user may not connect, or no answer came within ``seconds``.
@@ -147,8 +175,8 @@ def ask(path: Path, command: str, *, seconds: float) -> Mapping[str, object]:
         client.settimeout(seconds)
         try:
             client.connect(os.fspath(path))
-            client.sendall(json.dumps({"command": command}).encode() + b"\n")
-            line = _read_line(client, seconds)
+            client.sendall(json.dumps({"command": command, **arguments}).encode() + b"\n")
+            line = _read_line(client, seconds, MAX_ANSWER)
         except FileNotFoundError as error:
             raise ControlError(f"{path}: is not there") from error
         except ConnectionRefusedError as error:
@@ -168,18 +196,18 @@ def ask(path: Path, command: str, *, seconds: float) -> Mapping[str, object]:
     return reply
 
 
-def _read_line(peer: socket.socket, seconds: float) -> bytes:
-    """What the peer sends up to a line feed, its end or MAX_LINE bytes; TimeoutError when it takes longer."""
-    received = b""
+def _read_line(peer: socket.socket, seconds: float, most: int = MAX_LINE) -> bytes:
+    """What the peer sends up to a line feed, its end or ``most`` bytes; TimeoutError when it takes longer."""
+    received = bytearray()
     until = time.monotonic() + seconds
-    while b"\n" not in received and len(received) < MAX_LINE:
+    while len(received) < most:
         # A limit on each recv would let a peer that sends a byte at a time stay for hours.
         peer.settimeout(max(until - time.monotonic(), 0.001))
-        piece = peer.recv(MAX_LINE - len(received))
-        if not piece:
-            break
+        piece = peer.recv(min(most - len(received), _PIECE_BYTES))
         received += piece
-    return received.partition(b"\n")[0]
+        if not piece or b"\n" in piece:
+            break
+    return bytes(received).partition(b"\n")[0]
 
 
 def _listen(path: Path) -> socket.socket:

@@ -31,9 +31,19 @@ class Events(Protocol):
 class DeviceWatch:
     """Calls ``changed`` for each event; without events, GPUs are found by enumeration alone, and ``health`` says so."""
 
-    def __init__(self, changed: Callable[[], None], listen: Callable[[], Events] = GpuEvents) -> None:
-        """``listen`` is called by the watch's own thread: finding libudev may start a program."""
+    def __init__(
+        self,
+        changed: Callable[[], None],
+        listen: Callable[[], Events] = GpuEvents,
+        *,
+        told: Callable[[GpuEvent], None] = lambda _: None,
+    ) -> None:
+        """``told`` gets the event itself; both are called by the watch's own thread, and so is ``listen``.
+
+        ``listen`` is called by the watch's own thread: finding libudev may start a program.
+        """
         self._changed = changed
+        self._told = told
         self._listen = listen
         self._events: Events | None = None
         self._lock = threading.Lock()
@@ -66,6 +76,7 @@ class DeviceWatch:
             self._changed()
             for event in events:
                 log.info("a GPU changed", extra={"action": event.action.value, "pci_bus_id": event.address})
+                self._told(event)
                 self._changed()
         except SourceError as error:
             self.health = SourceHealth(SOURCE, up=False, reason=error.reason)

@@ -7,7 +7,8 @@ import threading
 from collections.abc import Callable
 
 from gpufleet.logs import OnChange
-from gpufleet.model.readings import Key, Readings
+from gpufleet.model.fault import FaultEvent, FaultKind
+from gpufleet.model.gpu import GpuIdentity
 from gpufleet.sources.nvml.calls import LIBRARY_DOWN, NvmlError
 from gpufleet.sources.nvml.events import DriverEvent, EventSet
 
@@ -88,15 +89,14 @@ class EventWatch:
                 self._deliver(event)
 
 
-class XidCounts:
-    """Xid errors by GPU and code since the process started; a code appears when it is first seen."""
-
-    def __init__(self) -> None:
-        self._counts: dict[str, dict[int, int]] = {}
-
-    def add(self, uuid: str, xid: int) -> Readings:
-        """Count one and return all counts of that GPU, by rising code."""
-        of_gpu = self._counts.setdefault(uuid, {})
-        of_gpu[xid] = of_gpu.get(xid, 0) + 1
-        codes = sorted(of_gpu)
-        return Readings(tuple(Key("xid_errors", (str(code),)) for code in codes), tuple(of_gpu[code] for code in codes))
+def fault_of(event: DriverEvent, gpu: GpuIdentity, at: float) -> FaultEvent:
+    """An Xid as the driver's library told it at ``at`` (Unix time): a number and no text."""
+    return FaultEvent(
+        FaultKind.XID,
+        at,
+        "nvml",
+        gpu.pci_bus_id,
+        code=event.data,
+        gpu_instance=event.gpu_instance,
+        compute_instance=event.compute_instance,
+    )

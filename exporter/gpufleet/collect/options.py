@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from gpufleet.collect.fault_sink import Counting, FaultSink
 from gpufleet.model.snapshot import SourceHealth
 from gpufleet.sources.nvml.calls import Driver
 from gpufleet.sources.nvml.plan import Pace
@@ -50,6 +51,8 @@ class World:
     """Device files of the driver that this process has open."""
     other_sources: Callable[[], tuple[SourceHealth, ...]] = tuple
     """Health of sources that others look after; does not block."""
+    faults: FaultSink = field(default_factory=Counting)
+    """Who is told of the driver's events, and tells what to show of faults; does not block."""
     monotonic: Callable[[], float] = time.monotonic
     wall: Callable[[], float] = time.time
 

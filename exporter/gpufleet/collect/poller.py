@@ -13,7 +13,7 @@ from collections.abc import Callable
 from functools import partial
 from queue import Empty, SimpleQueue
 
-from gpufleet.collect.event_watch import XidCounts
+from gpufleet.collect.event_watch import fault_of
 from gpufleet.collect.known import KnownGpus
 from gpufleet.collect.lanes import Job
 from gpufleet.collect.lifecycle import LONGEST_RETRY_SECONDS, Lifecycle, Opened, Phase
@@ -54,7 +54,6 @@ class Poller:
         self._rounds = Rounds(world, self._roster, self._inbox.put, options.deadline)
         self._quiesce = Quiesce(options.quiesce_max, world, self._roster, self._lifecycle)
         self._publisher = Publisher(options, world, self._roster, self._lifecycle, self._quiesce)
-        self._xids = XidCounts()
         self._next_at = 0.0
         self._second_sample = False
         self._reopen_at = self._reopen_wait = 0.0
@@ -119,7 +118,9 @@ class Poller:
         while not self._stopping:
             self._handle_until(lambda: min(self._next_at, self._quiesce.check_at()))
             now = self._clock()
-            self._quiesce.tick(now)
+            if self._quiesce.tick(now):
+                # Until there is a poll, the node looks quiesced: with an interval of a minute, for a minute.
+                pass
             if now < self._next_at:
                 continue
             # A machine that was asleep or overloaded skips the polls that it missed.
@@ -263,7 +264,7 @@ class Poller:
         if gpu is None:
             return
         if event.kind == XID:
-            gpu.standing = (self._xids.add(gpu.identity.uuid, event.data),)
+            self._world.faults.feed(fault_of(event, gpu.identity, self._world.wall()), gpu.identity.uuid)
             log.warning(
                 "the driver reports an Xid", extra={"xid": event.data, "gpu": gpu.number, "uuid": gpu.identity.uuid}
             )

@@ -5,11 +5,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable
 
+from gpufleet.collect.fault_sink import standing
 from gpufleet.collect.lifecycle import Lifecycle
 from gpufleet.collect.options import PollerOptions, World
 from gpufleet.collect.quiesce import Quiesce
 from gpufleet.collect.roster import Roster
 from gpufleet.collect.watched import Watched
+from gpufleet.model.incident import FaultsView
+from gpufleet.model.readings import Readings
 from gpufleet.model.snapshot import NodeIdentity, PollHealth, Snapshot, SourceHealth
 from gpufleet.model.state import GpuState, NvmlState
 from gpufleet.sources.nvml.session import Versions
@@ -31,6 +34,8 @@ class Publisher:
         self._lifecycle = lifecycle
         self._quiesce = quiesce
         self._sequence = self._polls = 0
+        self._faults: FaultsView | None = None
+        self._standing: dict[str, tuple[Readings, ...]] = {}
         self._versions: Versions | None = None
         self._node = NodeIdentity(options.node)
         self.latest = self._make(0.0)
@@ -49,6 +54,11 @@ class Publisher:
     def _make(self, duration: float) -> Snapshot:
         lifecycle, now = self._lifecycle, self._world.monotonic()
         gpus = list(self._roster)
+        faults = self._world.faults.view
+        if faults is not self._faults:
+            self._faults, self._standing = faults, standing(faults)
+        for gpu in gpus:
+            gpu.standing = self._standing.get(gpu.identity.uuid, ())
         state, reason = self._nvml(gpus)
         kernel_gpus = lifecycle.surveyed[1] if lifecycle.surveyed is not None else frozenset()
         listed = lifecycle.surveyed[0] if lifecycle.surveyed is not None else 0
@@ -65,6 +75,7 @@ class Publisher:
             quiesced=self._quiesce.active,
             poll=health_of(gpus, duration, self._polls),
             sources=(*self._sources(state, reason), *self._world.other_sources()),
+            faults=faults,
             reason=reason,
         )
 

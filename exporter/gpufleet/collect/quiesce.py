@@ -71,10 +71,10 @@ class Quiesce:
             return self._begun + PATIENCE_SECONDS
         return float("inf") if self._ends is None else self._ends
 
-    def tick(self, now: float) -> None:
-        """Give up when a call stays out, and resume when the longest time is over."""
+    def tick(self, now: float) -> bool:
+        """Give up when a call stays out, and resume when the longest time is over; whether either has happened."""
         if not self.active:
-            return
+            return False
         if self._waiting and now - self._begun >= PATIENCE_SECONDS:
             calls = self._roster.calls_out()
             if self._lifecycle.busy_with is not None:
@@ -85,6 +85,7 @@ class Quiesce:
         elif not self._waiting and self._ends is not None and now >= self._ends:
             log.warning("quiesced for the longest time allowed: taking the driver up again")
             self.resume()
+        return not self.active
 
     def _give_up(self, calls: str) -> None:
         self.active = False

@@ -1,6 +1,6 @@
-"""One round after another: each GPU that is free is read by its worker, then sampled by the GPM thread.
+"""One round after another: each GPU that is free is read, then sampled by the GPM thread.
 
-A call that is overdue costs its own GPU. Nothing replaces its worker: the GPU is ``out``, and nothing is asked of it
+A call that is overdue costs its own GPU. Nothing replaces the thread that is in it: the GPU is ``out``, and nothing is asked of it
 until the call returns; what it then brings is dropped. Used by the poll thread alone; jobs report back as messages.
 """
 
@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from math import inf
 
-from gpufleet.collect.lanes import Job
+from gpufleet.collect.lanes import Job, Lane
 from gpufleet.collect.options import World
-from gpufleet.collect.relay import Entry, Relay
+from gpufleet.collect.relay import Entry, Reader, Relay
 from gpufleet.collect.roster import Roster
 from gpufleet.collect.sampler import Sampler, Work
 from gpufleet.collect.watched import Activity, Watched
@@ -37,7 +37,7 @@ log = logging.getLogger(__name__)
 Result = DeviceReading | NvmlError | Abandoned
 
 LONGEST_PATIENCE_SECONDS = 0.02
-"""A worker that takes longer has the next one started beside it. Real drivers take about 3 ms a GPU."""
+"""A GPU that takes longer has the next one's worker started beside it. Real drivers take about 3 ms a GPU."""
 
 
 class Rounds:
@@ -56,6 +56,7 @@ class Rounds:
         self._sample_deadline = deadline / 2
         self._patience = 0.0
         self._relay = Relay((), self._start, 0.0)
+        self._reader = Reader(Lane("reader"))
         self._events: EventSet | None = None
         self._read: deque[tuple[Watched, int, Result, float]] = deque()
         self._collect_soon = partial(post, self._collect)
@@ -65,7 +66,7 @@ class Rounds:
 
     # --- starting -----------------------------------------------------------------------------------------------------
     def begin(self, now: float, events: EventSet | None) -> None:
-        """Start a round: every free GPU is to be read by its worker."""
+        """Start a round: every free GPU is to be read."""
         self.number += 1
         self.failure = None
         self._events = events
@@ -80,16 +81,29 @@ class Rounds:
         self.pending.update(free)
         self._patience = min(LONGEST_PATIENCE_SECONDS, self._deadline / (2 * len(free)))
         self._relay = Relay([(gpu, gpu.claim.begin(now)) for gpu in free], self._start, now)
-        self._relay.go_on(now)
+        self._reader.lane.submit(partial(self._read_all, self._reader, self._relay))
 
     def _start(self, entry: Entry) -> None:
         gpu, generation = entry
         gpu.lane.submit(partial(self._read_job, gpu, generation, self._relay))
 
+    def _read_all(self, reader: Reader, relay: Relay) -> None:
+        """By the reader: GPU after GPU, for as long as there are any."""
+        while (entry := relay.take(self._clock())) is not None:
+            reader.current = entry[0]
+            self._read_one(*entry)
+            reader.current = None
+        self._collect_soon()
+
     def _read_job(self, gpu: Watched, generation: int, relay: Relay) -> None:
-        """By the GPU's worker: one poll; then the next worker is started, or the poll thread told that this was the
-        last.
+        """By the GPU's worker, beside a reader that takes long: one poll; then the next worker is started, or the poll
+        thread told that this was the last.
         """
+        self._read_one(gpu, generation)
+        if not relay.go_on(self._clock()):
+            self._collect_soon()
+
+    def _read_one(self, gpu: Watched, generation: int) -> None:
         device, now = gpu.device, self._clock()
         if device is not None and gpu.claim.move(generation, Activity.READING, now):
             result: Result
@@ -103,8 +117,6 @@ class Rounds:
                 result = NvmlError(device.trace.last, UNKNOWN)
             gpu.claim.move(generation, Activity.QUEUED, now)
             self._read.append((gpu, generation, result, now))
-        if not relay.go_on(self._clock()):
-            self._collect_soon()
 
     def _register(self, gpu: Watched, device: Device) -> None:
         # By the worker, so that a registration that hangs costs this GPU only.
@@ -180,8 +192,9 @@ class Rounds:
         self._said.failed(gpu.identity.uuid, "a GPU does not answer", reason, gpu=gpu.number, uuid=gpu.identity.uuid)
 
     def end_threads(self) -> None:
-        """Let the GPM thread end."""
+        """Let the GPM thread and the reader end."""
         self._work.end()
+        self._reader.lane.end()
 
     # --- deadlines ----------------------------------------------------------------------------------------------------
     def next_check(self) -> float:
@@ -218,6 +231,8 @@ class Rounds:
         for gpu in late:
             gpu.out, gpu.out_since = True, self.number
             self.pending.discard(gpu)
+            if self._reader.current is gpu:
+                self._reader = self._reader.successor(gpu)
             if gpu.device is not None:
                 gpu.device.abandon(given_up=True)
             reason = f"{gpu.call} has not returned"

@@ -6,19 +6,22 @@ hang.
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Callable
 
-from gpufleet.collect.event_watch import XidCounts
+from gpufleet.collect.event_watch import fault_of
+from gpufleet.collect.fault_sink import standing
 from gpufleet.collect.lanes import Lane
 from gpufleet.collect.options import PollerOptions
 from gpufleet.collect.publish import health_of
 from gpufleet.collect.roster import state_of
 from gpufleet.collect.watched import Watched
+from gpufleet.faults.ledger import Ledger
 from gpufleet.model.snapshot import NodeIdentity, Snapshot
 from gpufleet.model.state import GpuState, NvmlState
-from gpufleet.sources.nvml.calls import LIBRARY_DOWN, Driver, NvmlError
+from gpufleet.sources.nvml.calls import DEVICE_DOWN, LIBRARY_DOWN, Driver, NvmlError
 from gpufleet.sources.nvml.device import Device, DeviceOptions
 from gpufleet.sources.nvml.events import MIG_CHANGE, XID, DriverEvent, EventSet
 from gpufleet.sources.nvml.session import Session, SessionError
@@ -46,7 +49,9 @@ class SynchronousNode:
         self._events: EventSet | None = None
         self._gpus: dict[str, Watched] = {}
         self._by_handle: dict[int, Watched] = {}
-        self._xids = XidCounts()
+        self._ledger = Ledger(
+            node=options.node, boot_id=options.boot_id, random_id=lambda: os.urandom(8).hex(), has_log=False
+        )
         self._unopened: list[int] = []
         """Indexes of the session's GPUs that could not be opened yet."""
         self._polls = 0
@@ -60,7 +65,7 @@ class SynchronousNode:
             self._polls += 1
             if self._session is None:
                 self._open()
-            if self._session is not None and self._unopened:
+            if self._session is not None:
                 self._open_devices(self._session)
             for gpu in list(self._gpus.values()):
                 self._read(gpu)
@@ -88,16 +93,31 @@ class SynchronousNode:
         self._unopened = list(range(count))
 
     def _open_devices(self, session: Session) -> None:
+        """Those that are new, and those that were lost: a handle is not good any more once its GPU fell off the bus."""
         options = DeviceOptions(self._options.pace, self._options.each_link, session.versions.driver)
         for index in tuple(self._unopened):
             try:
                 device = Device(session.calls, session.handle(index), options, self._monotonic())
-            except NvmlError:
+            except NvmlError as error:
                 # A GPU that is lost from the start has no name to be shown under; the count tells of it, and the next
                 # poll tries again.
+                if error.code in LIBRARY_DOWN:
+                    self._close(str(error))
+                    return
                 continue
             self._unopened.remove(index)
             self._adopt(index, device)
+        for gpu in self._gpus.values():
+            if gpu.device is None and gpu.state is not GpuState.GONE:
+                try:
+                    handle = session.handle_of(gpu.identity.uuid)
+                    device = Device(session.calls, handle, options, self._monotonic())
+                except NvmlError as error:
+                    self._fail(gpu, error)
+                    if error.code in LIBRARY_DOWN:
+                        return
+                    continue
+                self._adopt(gpu.number, device)
 
     def _adopt(self, index: int, device: Device) -> None:
         known = self._gpus.get(device.uuid)
@@ -118,10 +138,16 @@ class SynchronousNode:
             if device.samples_gpm:
                 gpu.take_sample(device.sample(now), now)
         except NvmlError as error:
-            gpu.failed(error.code)
-            gpu.down(state_of(error), str(error))
-            if error.code in LIBRARY_DOWN:
-                self._close(str(error))
+            self._fail(gpu, error)
+
+    def _fail(self, gpu: Watched, error: NvmlError) -> None:
+        gpu.failed(error.code)
+        gpu.down(state_of(error), str(error))
+        if error.code in LIBRARY_DOWN:
+            self._close(str(error))
+        elif error.code in DEVICE_DOWN and gpu.device is not None:
+            gpu.device.close()
+            gpu.forget_device()
 
     def _close(self, reason: str) -> None:
         self._state, self._reason = NvmlState.NO_DRIVER, reason
@@ -157,17 +183,22 @@ class SynchronousNode:
         if gpu is None:
             return
         if event.kind == XID:
-            gpu.standing = (self._xids.add(gpu.identity.uuid, event.data),)
+            self._ledger.feed(fault_of(event, gpu.identity, self._wall()), self._wall())
         elif event.kind == MIG_CHANGE and gpu.device is not None:
             gpu.device.mig_has_changed()
 
     def _snapshot(self, started: float) -> Snapshot:
-        now = self._monotonic()
+        now, wall = self._monotonic(), self._wall()
         gpus = sorted(self._gpus.values(), key=lambda gpu: gpu.number)
+        self._ledger.tick(wall)
+        faults = self._ledger.view()
+        shown = standing(faults)
+        for gpu in gpus:
+            gpu.standing = shown.get(gpu.identity.uuid, ())
         versions = None if self._session is None else self._session.versions
-        return Snapshot(
+        snapshot = Snapshot(
             sequence=self._polls,
-            at=self._wall(),
+            at=wall,
             monotonic=now,
             node=NodeIdentity(
                 node=self._options.node,
@@ -182,5 +213,9 @@ class SynchronousNode:
             gpus_expected=len(gpus) + len(self._unopened) or None,
             gpus_visible=sum(gpu.state is GpuState.OK for gpu in gpus),
             poll=health_of(gpus, now - started, self._polls),
+            faults=faults,
             reason=self._reason,
         )
+        # What this poll tells of faults is shown by the next.
+        self._ledger.observe(snapshot, wall)
+        return snapshot

@@ -69,4 +69,4 @@ def real_node(settings: Settings) -> Surroundings:
     )
     directory = settings.state_dir
     numbers, memory = Numbers(directory, boot_id), KnownGpus(directory, boot_id)
-    return Surroundings(world, numbers, boot_id, memory, library, watch_devices=True)
+    return Surroundings(world, numbers, boot_id, memory, library, watch_devices=True, kmsg=settings.kmsg_path)

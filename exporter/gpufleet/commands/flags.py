@@ -41,6 +41,8 @@ class FlagParser(argparse.ArgumentParser):
                 f"--{option.name}",
                 dest=option.name,
                 metavar=option.kind.metavar,
+                nargs="?" if option.kind.is_switch else None,
+                const="true" if option.kind.is_switch else None,
                 action="append",
                 default=[],
                 help=shown.replace("%", "%%"),

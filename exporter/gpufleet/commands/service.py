@@ -19,6 +19,7 @@ from gpufleet.collect.device_watch import DeviceWatch
 from gpufleet.collect.options import PollerOptions, World
 from gpufleet.collect.poller import Poller
 from gpufleet.commands import footprint, reexec, signals
+from gpufleet.commands.faulting import Faults, client_config_error
 from gpufleet.commands.health import Health
 from gpufleet.commands.routes import exporter_routes
 from gpufleet.commands.systemd import Supervisor
@@ -32,9 +33,11 @@ from gpufleet.web.endpoint import Endpoint, open_endpoint
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from pathlib import Path
 
     from gpufleet.collect.opening import Memory, Numbering
     from gpufleet.commands.driver import DriverLibrary
+    from gpufleet.model.snapshot import SourceHealth
     from gpufleet.settings import Settings
 
 log = logging.getLogger(__name__)
@@ -62,6 +65,8 @@ class Surroundings:
     """The library that may be replaced under the process; None: it can't."""
     watch_devices: bool = False
     """Whether the kernel tells of GPUs that come and go."""
+    kmsg: Path | None = None
+    """The kernel's log; None: it has nothing to say of these GPUs."""
 
 
 def run(
@@ -77,13 +82,16 @@ def run(
     footprint.share_one_heap()
     logs.setup(settings.log_level, settings.log_format, sys.stderr)
     log.info("gpufleet starts", extra={"version": __version__, "pid": os.getpid(), **effective(settings)})
-    service = _Service(settings, surroundings)
     try:
+        service = _Service(settings, surroundings)
         # Before the driver is touched: whatever it does, there is an endpoint that says so.
         endpoint = service.open_endpoint()
     except ListenError as error:
         log.error("can't serve", extra={"err": str(error)})  # noqa: TRY400 - the message says it all
         return _CANNOT_LISTEN
+    except client_config_error() as error:
+        log.error("the configuration for Alertmanager is refused", extra={"err": str(error)})  # noqa: TRY400 - as above
+        return _REFUSED
     except _web_config_error() as error:
         log.error("the web configuration is refused", extra={"err": str(error)})  # noqa: TRY400 - as above
         return _REFUSED
@@ -116,11 +124,16 @@ class _Service:
             quiesce_max=settings.quiesce_max,
             boot_id=surroundings.boot_id,
         )
-        world = replace(surroundings.world, other_sources=lambda: () if self._watch is None else (self._watch.health,))
+        self._faults = Faults(settings, surroundings.boot_id, surroundings.kmsg)
+        world = replace(surroundings.world, other_sources=self._other_sources, faults=self._faults.watch)
         self._poller = Poller(options, world, surroundings.numbering, surroundings.memory)
         self._health = Health(settings.poll_interval)
         self._poller.subscribe(self._health.observe)
+        self._poller.subscribe(self._faults.watch.observe)
         self._before = reexec.Installed(None, None)
+
+    def _other_sources(self) -> tuple[SourceHealth, ...]:
+        return (*self._faults.health(), *(() if self._watch is None else (self._watch.health,)))
 
     def open_endpoint(self) -> Endpoint:
         """Serve metrics, page and probes. Raises ListenError and WebConfigError."""
@@ -128,9 +141,11 @@ class _Service:
         from gpufleet.metrics.selfmetrics import SelfMetrics
 
         settings, poller = self._settings, self._poller
-        exposition = Exposition(
-            poller, SelfMetrics(), interval=settings.poll_interval, level=Level(settings.metrics_level)
-        )
+        metrics = SelfMetrics()
+        exposition = Exposition(poller, metrics, interval=settings.poll_interval, level=Level(settings.metrics_level))
+        self._faults.expose(metrics)
+        # What Prometheus asks for, so that its first scrape after a start waits for nothing.
+        exposition.expect(openmetrics=True, gzip=True)
         routes = exporter_routes(
             poller,
             exposition,
@@ -144,6 +159,7 @@ class _Service:
     def start(self) -> None:
         """Begin to poll and to take commands."""
         self._control = self._open_control()
+        self._faults.start()
         self._poller.start()
         self._supervisor.ready()
         footprint.settle()
@@ -226,7 +242,7 @@ class _Service:
         """Listen for GPUs once there is a driver: before that the poller tries each second by itself."""
         has_driver = self._poller.latest.nvml_state in (NvmlState.OK, NvmlState.NO_GPU)
         if self._watch_devices and self._watch is None and has_driver:
-            self._watch = DeviceWatch(self._poller.devices_changed)
+            self._watch = DeviceWatch(self._poller.devices_changed, told=self._faults.device_event)
             self._watch.start()
 
     def _replaced(self) -> reexec.Installed | None:
@@ -247,6 +263,7 @@ class _Service:
     def _stop(self, endpoint: Endpoint) -> int:
         self._supervisor.stopping()
         self._stop_serving(endpoint)
+        self._faults.stop()
         if self._poller.stop(_DRIVER_SECONDS):
             log.info("stopped")
             return 0

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from gpufleet.metrics.catalog import FAMILIES, READINGS
 from gpufleet.metrics.family import GPU, SLICE, Family
+from gpufleet.metrics.fault_sections import fault_rows
 from gpufleet.metrics.labels import pairs
 from gpufleet.model.state import GpuState, NvmlState
 
@@ -93,6 +94,8 @@ def _node(snapshot: Snapshot, *, known: bool) -> Iterator[Section]:
     yield _counted("gpufleet_source_up", "source", tuple([(each.source, int(each.up)) for each in snapshot.sources]))
     yield _counted("gpufleet_nvml_errors_total", "return", poll.nvml_errors)
     yield _counted("gpufleet_invalid_readings_total", "reading", poll.invalid_readings)
+    for describe, layout, counts in fault_rows(snapshot.faults):
+        yield Section(_NODE, _describe_faults, (describe, *layout), counts)
 
 
 def _counted(family: str, label: str, counts: tuple[tuple[str, int], ...]) -> Section:
@@ -144,6 +147,13 @@ def _describe_node(node: NodeIdentity) -> tuple[str, list[Series]]:
         Series(FAMILIES["gpufleet_quiesced"]),
         Series(FAMILIES["gpufleet_simulated"]),
     ]
+
+
+def _describe_faults(
+    describe: Callable[..., tuple[str, Sequence[tuple[Family, str, str]]]], *layout: object
+) -> tuple[str, list[Series]]:
+    subject, rows = describe(*layout)
+    return subject, [Series(family, labels, None, ((0, place),)) for family, labels, place in rows]
 
 
 def _describe_counted(name: str, label: str, members: tuple[str, ...]) -> tuple[str, list[Series]]:

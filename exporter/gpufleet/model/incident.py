@@ -183,3 +183,7 @@ class FaultsView:
     """(UUID, Unix time of the last event that belongs to an incident)."""
     left_out: int = 0
     """Events that could not be followed because there were too many different ones."""
+
+
+NO_FAULTS = FaultsView()
+"""Nothing is known of faults."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from gpufleet.model.gpu import GpuIdentity, SliceIdentity
+from gpufleet.model.incident import NO_FAULTS, FaultsView
 from gpufleet.model.readings import Readings
 from gpufleet.model.state import GpuState, NvmlState
 
@@ -93,5 +94,6 @@ class Snapshot:
     quiesced: bool = False
     poll: PollHealth = field(default_factory=PollHealth)
     sources: tuple[SourceHealth, ...] = ()
+    faults: FaultsView = NO_FAULTS
     reason: str | None = None
     """Why ``nvml_state`` is not ``ok``, for a person, with the remedy."""

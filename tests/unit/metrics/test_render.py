@@ -12,9 +12,11 @@ from gpufleet.metrics.catalog import FAMILIES, ORDER
 from gpufleet.metrics.family import Level
 from gpufleet.metrics.render import OPENMETRICS_END, Renderer
 from gpufleet.model.gpu import GpuIdentity
+from gpufleet.model.incident import FaultsView
 from gpufleet.model.readings import Key, Readings
 from gpufleet.model.snapshot import GpuSnapshot, NodeIdentity, PollHealth, Snapshot
 from gpufleet.model.state import GpuState, NvmlState
+from tests.unit.metrics.incidents import INCIDENT, SWITCH
 from tests.unit.metrics.snapshots import FAST, GPM, MEDIUM, OTHERS, SLOW, down, gpu, hopper_node, node, simulated
 
 if TYPE_CHECKING:
@@ -374,9 +376,12 @@ def test_every_served_family_is_shown_by_some_snapshot() -> None:
     everything = node(
         replace(
             gpu(0, slices=1, parts=(FAST, GPM, MEDIUM, SLOW, OTHERS)),
-            standing=(Readings((Key("xid_errors", ("79",)),), (1,)),),
+            standing=(
+                Readings((Key("xid_errors", ("79", "hardware")), Key("last_fault_timestamp_seconds")), (1, 7.5)),
+            ),
         )
     )
+    everything = replace(everything, faults=FaultsView(active=(INCIDENT,), switch_errors=(SWITCH,)))
     names = {line.split("{")[0] for line in series(Renderer().text(everything))}
     assert names == {family.name for family in FAMILIES.values() if family.served} - OF_THE_PROCESS
 

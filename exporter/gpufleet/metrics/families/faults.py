@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpufleet.metrics.family import GPU, Group, gauge, gpu_counter, gpu_gauge
+from gpufleet.metrics.family import GPU, Group, counter, gauge, gpu_counter, gpu_gauge
 
 FAULTS = Group(
     "Faults",
@@ -55,14 +55,17 @@ FAULTS = Group(
                 "workload_container",
             ),
             core=True,
-            served=False,
         ),
-        gauge(
+        gpu_gauge(
             "gpu_last_fault_timestamp_seconds",
             "Unix time of the last event that belongs to an incident.",
-            GPU,
             core=True,
-            served=False,
+        ),
+        counter(
+            "nvswitch_errors_total",
+            "Errors of NVLink switches by code, as the kernel's log tells them.",
+            ("pci_bus_id", "sxid", "class"),
+            core=True,
         ),
     ),
 )
