@@ -18,7 +18,9 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parent.parent
 GOLDEN = ROOT / "tests" / "golden"
-COMPONENT_FIXTURES = frozenset({"prometheus", "prometheus_binary", "promtool", "curl", "gcc", "chromium", "openssl"})
+COMPONENT_FIXTURES = frozenset(
+    ["prometheus", "prometheus_binary", "promtool", "alertmanager", "monitoring", "curl", "gcc", "chromium", "openssl"]
+)
 ON_DEBIAN = {"prometheus": "prometheus", "promtool": "prometheus", "chromium": "chromium"}
 BUILDS = ("debian", "newest")
 
@@ -56,9 +58,9 @@ def program(name: str) -> Path:
 def built(name: str, which: str) -> Path:
     """A program of the Prometheus project: Debian's, or the newest as pinned by tools/go.mod."""
     if which == "debian":
-        return program(name)
+        return program("prometheus-alertmanager" if name == "alertmanager" else name)
     where = subprocess.run([ROOT / "tools" / "build-prometheus", "--where"], check=True, capture_output=True, text=True)
-    return require(Path(where.stdout.strip()) / name, f"{name} 3.x", "install Go and run tools/build-prometheus")
+    return require(Path(where.stdout.strip()) / name, f"the newest {name}", "install Go and run tools/build-prometheus")
 
 
 @pytest.fixture(scope="session", params=BUILDS)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 import pytest
 
-from tests.conftest import program
+from tests.conftest import BUILDS, built, program
+from tests.integration.alertmanager_server import AlertmanagerServer
 from tests.integration.chromium_browser import ChromiumBrowser
 from tests.integration.prometheus_server import PrometheusServer
 from tests.waiting import until
@@ -56,6 +58,27 @@ def prometheus(prometheus_binary: Path, tmp_path: Path) -> Iterator[StartPrometh
     yield start
     for server in started:
         server.stop()
+
+
+@dataclass(frozen=True, slots=True)
+class Monitoring:
+    """The programs of one generation: Debian's, or the newest."""
+
+    prometheus: Path
+    alertmanager: Path
+
+
+@pytest.fixture(params=BUILDS)
+def monitoring(request: pytest.FixtureRequest) -> Monitoring:
+    """Prometheus and Alertmanager of each generation there is."""
+    return Monitoring(built("prometheus", request.param), built("alertmanager", request.param))
+
+
+@pytest.fixture
+def alertmanager(monitoring: Monitoring, tmp_path: Path) -> Iterator[AlertmanagerServer]:
+    """An Alertmanager of each generation there is, that asks for nothing."""
+    with AlertmanagerServer(monitoring.alertmanager, tmp_path / "alertmanager") as server:
+        yield server
 
 
 @pytest.fixture(scope="session")

@@ -125,7 +125,7 @@ def next_step(alerts: Sequence[Alert], target: Target, now: float) -> Post | Wai
     """What to post to ``target`` now, given the open ``alerts``, or until when to wait."""
     ready = target.not_before <= now
     news = [alert for alert in alerts if alert.labels not in target.standings]
-    told = news if _news_at(target) <= now else []
+    told = news if ready or _news_at(target) <= now else []
     due = [alert for alert in alerts if ready and _due_at(alert, target) <= now]
     over = _over(alerts, target, now)
     if told or due or (ready and over):
@@ -139,7 +139,7 @@ def next_step(alerts: Sequence[Alert], target: Target, now: float) -> Post | Wai
     if over:
         awaited = target.not_before
     awaited = max(target.not_before, awaited)
-    return Wait(min(awaited, _news_at(target)) if news else awaited)
+    return Wait(min(target.not_before, _news_at(target)) if news else awaited)
 
 
 def _news_at(target: Target) -> float:

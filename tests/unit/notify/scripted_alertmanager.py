@@ -112,6 +112,8 @@ class World:
     def _check(self, step: Wait) -> None:
         """What holds whenever nothing is to be done: nobody waits without need, and nothing expires while waiting."""
         assert step.until > self.now
+        if any(alert.labels not in self.target.standings for alert in self.open.values()):
+            assert step.until <= self.now + 1, "news waits"
         if self.mood is Mood.UP and not self.target.failures and not self.target.refusals:
             for alert in self.open.values():
                 standing = self.target.standings[alert.labels]

@@ -161,6 +161,16 @@ def test_news_is_tried_at_once_even_while_an_alertmanager_is_away() -> None:
     assert world.shows() == {1, 2}
 
 
+def test_a_try_that_is_due_takes_news_along() -> None:
+    """The empty post of an Alertmanager that is away is none as soon as there is something to tell."""
+    world = World(mood=Mood.GONE)
+    world.run(0)
+    world.open[1] = numbered(1)
+    world.run(0.5)
+
+    assert [numbers(post)[0] for _, post in world.posts] == [[], ["1"]]
+
+
 def test_a_burst_of_news_is_no_burst_of_tries() -> None:
     """Each new alert alone would be a try of its own."""
     world = World(mood=Mood.GONE)

@@ -14,7 +14,7 @@ import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from gpufleet.metrics.selfmetrics import SelfMetrics
-from gpufleet.notify import alertmanager
+from gpufleet.notify import alertmanager, decide
 from gpufleet.notify.alert import Alert, hardware_incident
 from gpufleet.notify.alertmanager import MOST_ALERTS, Poster, open_poster
 from gpufleet.notify.client_config import ClientConfigError
@@ -147,9 +147,10 @@ def test_more_alerts_than_a_node_can_have_are_cut(
 
 
 def test_a_failure_is_logged_once_and_its_end_too(
-    started: Callable[..., Poster], caplog: pytest.LogCaptureFixture
+    started: Callable[..., Poster], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An Alertmanager that is away for hours is two lines; what became of the alerts is counted."""
+    monkeypatch.setattr(decide, "_LONGEST_RETRY_SECONDS", 0.05)
     caplog.set_level(logging.INFO)
     client = HeldClient(answer=FAILED)
     poster = started({"http://a": client})
@@ -202,8 +203,6 @@ def test_alerts_that_were_told_by_a_wrong_clock_are_told_again(
     started: Callable[..., Poster], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A node that starts with an open incident learns of its clock from the first answer only."""
-    from gpufleet.notify import decide
-
     monkeypatch.setattr(decide, "_CLOCK_SECONDS", 0.05)
     client = HeldClient(answer=Answer(Verdict.ACCEPTED, server_time=OPENED_AT + 60 + 7200))
     poster = started({"http://a": client})
