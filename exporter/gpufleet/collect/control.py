@@ -146,12 +146,6 @@ class ControlSocket:
             return {"ok": False, "error": f"the command failed: {error!r}; the exporter's log says more"}
 
 
-def parse_command(line: bytes) -> str | None:
-    """The command in a client's line; None when it is no such line."""
-    request = parse_request(line)
-    return None if request is None else str(request["command"])
-
-
 def parse_request(line: bytes) -> Request | None:
     """A client's line: ``command``, a text, and its arguments; None when it is no such line."""
     try:

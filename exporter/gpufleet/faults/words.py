@@ -29,7 +29,8 @@ _CLOSED_BY = {
     Action.REPLACE: "the GPU leaving the node, or a person clearing it",
 }
 _MOST_NAMED = 8
-_CONTROL = dict.fromkeys((*range(32), 127), " ")
+_CONTROL = dict.fromkeys((*range(32), *range(127, 160)), " ")
+"""A terminal takes some of these for commands."""
 
 
 def fault_name(fault: str) -> str:
@@ -43,24 +44,30 @@ def fault_name(fault: str) -> str:
 
 def headline(incident: Incident) -> str:
     """One line: where, what, whose fault, what to do."""
-    return (
-        f"{place(incident)}: {fault_name(incident.fault)}, {_whose(incident)}; "
-        f"{_ACTIONS[incident.action]}{', no work until then' if incident.isolate else ''}"
-    )
+    return f"{place(incident)}: {gist(incident)}{', no work until then' if incident.isolate else ''}"
+
+
+def gist(incident: Incident) -> str:
+    """A few words: what, whose fault, what to do."""
+    return f"{fault_name(incident.fault)}, {_whose(incident)}; {_ACTIONS[incident.action]}"
 
 
 def place(incident: Incident) -> str:
-    """The GPU or switch, as a person finds it."""
+    """The GPU or switch, as a person finds it; without a node's name where the incident has none."""
     address = f" at {incident.pci_bus_id}" if incident.pci_bus_id else ""
+    of_node = f" of {incident.node}" if incident.node else ""
     if incident.scope is Scope.SWITCH:
-        return f"NVSwitch{address} of {incident.node}"
+        return f"NVSwitch{address}{of_node}"
     if incident.gpu is not None:
-        return f"GPU {incident.gpu}{address} of {incident.node}"
-    return f"GPU{address} of {incident.node}" if address else f"Node {incident.node}"
+        return f"GPU {incident.gpu}{address}{of_node}"
+    return f"GPU{address}{of_node}" if address else f"Node {incident.node}".rstrip()
 
 
-def explain(incident: Incident) -> str:
-    """All facts about an incident, a line each. Text that came from outside is kept on its line."""
+def explain(incident: Incident, when: str | None = None) -> str:
+    """All facts about an incident, a line each. Text that came from outside is kept on its line.
+
+    ``when`` stands for the times where those of the incident are not Unix times.
+    """
     lines = [headline(incident), f"  What happened: {incident.summary or 'not clear yet'}"]
     if incident.uuid:
         lines.append(f"  Board: {incident.uuid}")
@@ -78,7 +85,7 @@ def explain(incident: Incident) -> str:
         lines.append(f"  Events: {', '.join(_counted(token, count) for token, count in incident.counts)}")
     if incident.text:
         lines.append(f"  First line: {incident.text}")
-    lines.append(f"  When: {_when(incident)}")
+    lines.append(f"  When: {_when(incident) if when is None else when}")
     lines.append(f"  Incident: {incident.id}{_relations(incident)}")
     return "\n".join(line.translate(_CONTROL) for line in lines)
 

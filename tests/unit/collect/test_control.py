@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from gpufleet.collect import control
-from gpufleet.collect.control import ControlError, ControlSocket, ask, parse_command, socket_paths
+from gpufleet.collect.control import ControlError, ControlSocket, ask, parse_request, socket_paths
 from tests.waiting import until
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
     from pathlib import Path
 
 
@@ -254,7 +254,51 @@ def test_the_chosen_path_is_the_only_one_and_the_usual_ones_are_two(tmp_path: Pa
     ]
 
 
-def test_a_command_is_only_what_the_line_says() -> None:
-    """Further keys are a later version's affair."""
-    assert parse_command(b'{"command": "quiesce", "gpu": 3}') == "quiesce"
-    assert parse_command(b'{"command": null}') is None
+def test_a_command_is_a_text_in_an_object() -> None:
+    """What stands beside it is the command's own affair."""
+    assert parse_request(b'{"command": "quiesce", "gpu": 3}') == {"command": "quiesce", "gpu": 3}
+    assert parse_request(b'{"command": null}') is None
+    assert parse_request(b'["command"]') is None
+
+
+def test_arguments_reach_the_command_that_takes_them(path: Path) -> None:
+    """A command that takes none is sent nothing beside its name."""
+    seen: list[object] = []
+
+    def clear(request: Mapping[str, object]) -> dict[str, object]:
+        seen.append(request)
+        return {"ok": True}
+
+    server = ControlSocket(path, {"status": lambda: {"ok": False}}, {"clear": clear})
+    server.start()
+    try:
+        assert ask(path, "clear", seconds=20, incident="a1")["ok"] is True
+        assert ask(path, "status", seconds=20, incident="a1")["ok"] is False
+    finally:
+        server.stop()
+    assert seen == [{"command": "clear", "incident": "a1"}]
+
+
+def test_a_long_answer_comes_whole(path: Path) -> None:
+    """A node with many incidents has more to say than a line of the client's may be long."""
+    text = "x" * (control.MAX_ANSWER // 2)
+    server = ControlSocket(path, {"faults": lambda: {"ok": True, "text": text}})
+    server.start()
+    try:
+        assert ask(path, "faults", seconds=20) == {"ok": True, "text": text}
+    finally:
+        server.stop()
+
+
+def test_commands_that_change_nothing_are_not_logged(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A health check every minute would bury everything else."""
+    caplog.set_level(logging.INFO)
+    server = ControlSocket(path, {"check": lambda: {"ok": True}, "resume": lambda: {"ok": True}})
+    server.start()
+    try:
+        ask(path, "check", seconds=20)
+        ask(path, "resume", seconds=20)
+    finally:
+        server.stop()
+    commands = [vars(record)["command"] for record in caplog.records if record.getMessage() == "command received"]
+    assert commands == ["resume"]
