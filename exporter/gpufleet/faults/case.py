@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import copy
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from gpufleet.faults.assessment import Assessment, assess
 from gpufleet.faults.verdict import Verdict
 from gpufleet.model.fault import Action, Blame, FaultEvent
 from gpufleet.model.incident import NOBODY, Owner, Victim
 
-MOST_VICTIMS = 32
-MOST_TOKENS = 32
-MOST_MEMBERS = 32
+MOST_VICTIMS = 16
+MOST_TOKENS = 8
+MOST_MEMBERS = 24
+_MOST_LINKS = 18
 """What one case keeps of each; a flood of different things is counted, not kept."""
 OTHER = "other"
-"""Token of everything beyond ``MOST_TOKENS``."""
-_LONGEST_TEXT = 300
+"""What peers say beyond ``MOST_TOKENS`` is counted under this."""
+_LONGEST_TEXT = 200
 _LONGEST_NAME = 64
 
 
@@ -62,6 +63,8 @@ class Case:
     gpu: int | None = None
     owner: Owner = NOBODY
     seen: dict[str, Seen] = field(default_factory=dict)
+    rest: int = 0
+    """Events of kinds that are not told apart any more."""
     echoes: dict[str, int] = field(default_factory=dict)
     """Events of peers that only follow from this fault, by token."""
     members: list[str] = field(default_factory=list)
@@ -101,19 +104,19 @@ class Case:
         """Add an event; ``count`` is 0 for one that was counted already."""
         seen = self.seen.get(verdict.token)
         if seen is None:
-            if len(self.seen) >= MOST_TOKENS:
-                verdict = replace(verdict, token=OTHER)
-                seen = self.seen.get(OTHER)
-            if seen is None:
-                seen = Seen(verdict, 0, event.at, event.at, event.text[:_LONGEST_TEXT])
-                self.seen[verdict.token] = seen
+            if not self._has_room(verdict):
+                self.rest += count
+                self.touch(event)
+                return
+            seen = Seen(verdict, 0, event.at, event.at, event.text[:_LONGEST_TEXT])
+            self.seen[verdict.token] = seen
         if verdict is not seen.verdict and verdict.weight > seen.verdict.weight:
             seen.verdict = verdict
         seen.count += count
         if event.at < seen.first_at:
             seen.first_at, seen.text = event.at, event.text[:_LONGEST_TEXT]
         seen.last_at = max(seen.last_at, event.at)
-        if event.link is not None and event.link not in self.links and len(self.links) < MOST_TOKENS:
+        if event.link is not None and event.link not in self.links and len(self.links) < _MOST_LINKS:
             self.links.append(event.link)
         if event.unit is not None and not self.unit:
             self.unit = event.unit[:_LONGEST_NAME]
@@ -122,9 +125,24 @@ class Case:
     def knows(self, event: FaultEvent, verdict: Verdict) -> bool:
         """Whether an event is one more of the same: it changes nothing but the count."""
         seen = self.seen.get(verdict.token)
-        if seen is None or event.at < seen.first_at:
+        if seen is None:
+            return len(self.seen) >= MOST_TOKENS and verdict.weight <= self._lightest().verdict.weight
+        if event.at < seen.first_at:
             return False
         return verdict is seen.verdict or verdict.weight <= seen.verdict.weight
+
+    def _lightest(self) -> Seen:
+        return min(self.seen.values(), key=lambda seen: seen.verdict.weight)
+
+    def _has_room(self, verdict: Verdict) -> bool:
+        """Whether another kind of event can be told apart: what asks for least gives way."""
+        if len(self.seen) < MOST_TOKENS:
+            return True
+        lightest = self._lightest()
+        if verdict.weight <= lightest.verdict.weight:
+            return False
+        self.rest += self.seen.pop(lightest.verdict.token).count
+        return True
 
     def note_echo(self, event: FaultEvent, token: str, count: int = 1) -> None:
         """Add an event of a peer that follows from this fault."""

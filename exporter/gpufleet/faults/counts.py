@@ -19,13 +19,14 @@ if TYPE_CHECKING:
     from gpufleet.faults.roster import Board
 
 TWIN_SECONDS = 5.0
-MOST_ADDRESSES = 128
-MOST_CODES = 64
+MOST_ADDRESSES = 64
+MOST_CODES = 32
 """… of one GPU or switch that are told apart."""
 OTHER = -1
 """Code that stands for all beyond ``MOST_CODES``."""
-_MOST_HELD = 1024
-_MOST_TWINS = 2048
+_MOST_HELD = 64
+_MOST_TWINS = 1024
+_MOST_ALONE = 256
 
 
 @dataclass(slots=True)
@@ -158,9 +159,9 @@ class Twins:
     def counted(self, event: FaultEvent) -> None:
         """A driver's event counted: its twin in the log must not, if it comes after all."""
         key = _key(event)
-        if key not in self.alone and len(self.alone) >= _MOST_TWINS:
+        if key not in self.alone and len(self.alone) >= _MOST_ALONE:
             self.alone.clear()
-        self.alone.setdefault(key, deque(maxlen=64)).append(event.at)
+        self.alone.setdefault(key, deque(maxlen=8)).append(event.at)
 
 
 def _key(event: FaultEvent) -> str:

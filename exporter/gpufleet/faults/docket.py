@@ -20,10 +20,10 @@ from gpufleet.model.incident import NOBODY, Incident, Owner
 if TYPE_CHECKING:
     from gpufleet.model.fault import FaultEvent
 
-MOST_OPEN = 128
-MOST_OPEN_OF_A_GPU = 8
+MOST_OPEN = 48
+MOST_OPEN_OF_A_GPU = 4
 """… that need no cure: a job that fails every few minutes must not pile them up."""
-MOST_ADDRESSES = 96
+MOST_ADDRESSES = 64
 MOST_CLOSED = 64
 OWNER_SECONDS = 60.0
 """Who holds a GPU now is not who held it when an older event happened."""

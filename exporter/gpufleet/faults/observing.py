@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gpufleet.faults import conditions, cures, incidents
+from gpufleet.faults import conditions, cures, incidents, showing
 from gpufleet.faults.condition_rows import CONDITIONS, MISSING, STANDING
 from gpufleet.faults.conditions import SETTLED_SECONDS, STARTED_SECONDS, Polled
 from gpufleet.faults.readouts import Readouts
@@ -22,7 +22,7 @@ MISSING_SECONDS = 60.0
 """A GPU that is not enumerated is missing after so long: drivers are reloaded, and GPUs reset, within less."""
 RECOVERED_SECONDS = 5.0
 """A poll may have been on its way when the kernel's log told that an action is asked for."""
-_MOST_BOARDS = 128
+_MOST_BOARDS = 64
 _POLL = "poll"
 
 
@@ -66,8 +66,13 @@ class Observer:
             self.polled.pop(before.uuid, None)
             cures.left(docket, before.uuid, now)
         for case in docket.open.values():
-            if case.uuid == uuid and case.address != address and not case.switch:
+            if case.switch:
+                continue
+            if case.uuid == uuid and case.address != address:
                 docket.move(case, address, gpu)
+            elif case.address == address and (case.uuid is None or (case.uuid == uuid and case.gpu is None)):
+                # The log told of it before anybody knew whose address that is.
+                showing.identify(docket, case, uuid, gpu)
 
     def device(self, action: str, address: str, now: float) -> FaultEvent | None:
         """The kernel says that a driver let go of a GPU or took it, or that it is gone: the fault that this is, if any.

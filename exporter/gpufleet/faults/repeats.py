@@ -19,10 +19,10 @@ DAY = 86_400.0
 KEPT_SECONDS = 30 * DAY
 MOST_ISOLATIONS = 3
 """Times a day that one owner's programs, not the hardware, may isolate a GPU of this node."""
-_MOST_BOARDS = 64
-_MOST_TOKENS = 24
-_MOST_STAMPS = 8
-_MOST_TENANTS = 64
+_MOST_BOARDS = 24
+_MOST_TOKENS = 12
+_MOST_STAMPS = 4
+_MOST_TENANTS = 32
 
 _OFF_THE_BUS = ("79", LOST)
 _SYSTEM_PROCESSOR = ("119", "120")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-MOST_BOARDS = 128
+MOST_BOARDS = 64
 
 
 @dataclass(frozen=True, slots=True)

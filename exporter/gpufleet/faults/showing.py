@@ -74,11 +74,27 @@ def _show(docket: Docket, case: Case, clock: float) -> None:
         if not case.capped:
             repeats.record_isolation(tenant, Stamp(case.last_at, case.lineage))
     case.frozen = Frozen(clock, root.token, assessed.blame, assessed.action, assessed.isolate, assessed.refund)
-    if case.uuid is not None:
-        tokens = [token for token, seen in case.seen.items() if seen.verdict.opens]
-        tokens += [link_token(link) for link in case.links]
-        repeats.record(case.uuid, tokens, Stamp(case.began_at, case.lineage, tenant, case.unit))
+    _record(docket, case)
     before = docket.open.get(case.successor_of or "")
     if before is not None:
         docket.close(before, f"taken over by {case.id}", clock)
     docket.revision += 1
+
+
+def identify(docket: Docket, case: Case, uuid: str, gpu: int | None) -> None:
+    """Say whose address it is that a case is about. The one thing that is added to what was shown already."""
+    if case.uuid == uuid and case.gpu == gpu:
+        return
+    case.uuid, case.gpu = uuid, gpu if gpu is not None else case.gpu
+    if case.frozen is not None:
+        _record(docket, case)
+    docket.revision += 1
+
+
+def _record(docket: Docket, case: Case) -> None:
+    if case.uuid is None:
+        return
+    tokens = [token for token, seen in case.seen.items() if seen.verdict.opens]
+    tokens += [link_token(link) for link in case.links]
+    stamp = Stamp(case.began_at, case.lineage, case.owner.tenant, case.unit)
+    docket.world.repeats.record(case.uuid, tokens, stamp)

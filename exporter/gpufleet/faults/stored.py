@@ -101,7 +101,7 @@ def _decode_many(origin: Any, arguments: tuple[Any, ...], value: object, path: s
             _decode(each, item, f"{path}[{at}]") for at, (each, item) in enumerate(zip(arguments, items, strict=True))
         )
     made = [_decode(arguments[0], item, f"{path}[{at}]") for at, item in enumerate(items)]
-    return deque(made, maxlen=64) if origin is deque else tuple(made) if origin is tuple else made
+    return deque(made, maxlen=8) if origin is deque else tuple(made) if origin is tuple else made
 
 
 def _key(wanted: Any, key: str, path: str) -> object:  # noqa: ANN401

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from gpufleet.faults.case import OTHER
 from gpufleet.model.incident import Incident, Scope
 
 if TYPE_CHECKING:
@@ -19,6 +20,7 @@ def incident_of(case: Case, node: str, *, closed_at: float | None = None, becaus
     root = assessed.root
     token = "unclear" if root is None else root.token
     counts = [(token, seen.count) for token, seen in case.seen.items()]
+    counts += [(OTHER, case.rest)] if case.rest else []
     counts += [(ECHO + token, count) for token, count in case.echoes.items()]
     texts = case.texts
     return Incident(

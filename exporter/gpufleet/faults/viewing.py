@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from gpufleet.faults.docket import Docket
     from gpufleet.model.incident import Incident
 
-_MOST_BOARDS = 256
+_MOST_BOARDS = 64
 
 
 def make_view(
