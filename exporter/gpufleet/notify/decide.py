@@ -168,16 +168,10 @@ def _over(alerts: Iterable[Alert], target: Target, now: float) -> list[Alert]:
     ]
 
 
-def _post(firing: Iterable[Alert], resolved: Iterable[Alert], target: Target) -> Post:
-    """As much as one request takes, what waits the longest first."""
-
-    def accepted_at(alert: Alert) -> float:
-        standing = target.standings.get(alert.labels)
-        return -math.inf if standing is None or standing.accepted_at is None else standing.accepted_at
-
+def _post(firing: Sequence[Alert], resolved: Sequence[Alert], target: Target) -> Post:
+    """As much as one request takes."""
     most = 1 if target.singly else MOST_IN_A_POST
-    first = tuple(sorted(firing, key=accepted_at)[:most])
-    return Post(first, tuple(resolved)[: most - len(first)])
+    return Post(tuple(firing[:most]), tuple(resolved[: max(most - len(firing), 0)]))
 
 
 def learned(target: Target, post: Post, verdict: Verdict, now: float, chance: float) -> Target:
@@ -187,15 +181,10 @@ def learned(target: Target, post: Post, verdict: Verdict, now: float, chance: fl
     if verdict is Verdict.CONTENT_REFUSED and len(post) > 0:
         return _content_refused(target, post, now, chance)
     standings = dict(target.standings)
-    maybe_taken = verdict is Verdict.FAILED
     for alert in post.firing:
         old = standings.get(alert.labels, Standing(alert))
-        standings[alert.labels] = replace(
-            old, alert=alert, held_until=now + VALID_SECONDS if maybe_taken else old.held_until
-        )
-    if maybe_taken:
-        for alert in post.resolved:  # should it fire again, it has to be said again
-            standings[alert.labels] = replace(standings[alert.labels], accepted_at=None)
+        held_until = now + VALID_SECONDS if verdict is Verdict.FAILED else old.held_until
+        standings[alert.labels] = replace(old, alert=alert, held_until=held_until)
     if verdict in {Verdict.FAILED, Verdict.UNREACHED}:
         failures = target.failures + 1
         wait = _spread(_FIRST_RETRY_SECONDS, _LONGEST_RETRY_SECONDS, failures, chance)

@@ -40,6 +40,16 @@ def test_with_nothing_to_tell_it_is_asked_at_start_and_every_five_minutes() -> N
     assert all(post == Post() for _, post in world.posts)
 
 
+def test_one_that_was_away_at_start_is_asked_again_soon() -> None:
+    """Node and Alertmanager may start together: nobody waits five minutes to know that all is well."""
+    world = World(mood=Mood.GONE)
+    world.run(3)
+    world.mood = Mood.UP
+    world.run(4)
+
+    assert world.target.failures == 0
+
+
 def test_a_new_alert_is_posted_at_once() -> None:
     """No interval is waited for."""
     world = World()
@@ -198,6 +208,17 @@ def test_refused_content_does_not_hold_up_other_alerts() -> None:
 
     assert world.shows() == {0, 2}
     assert all(len(post) <= 1 for _, post in world.posts[1:])
+
+
+def test_what_was_refused_together_is_resolved_each_by_itself() -> None:
+    """Alertmanager took the valid ones of a post that it refused, and nobody says which those were."""
+    target = learned(Target({}), Post((numbered(1), numbered(2))), Verdict.CONTENT_REFUSED, 100.0, 0.5)
+    first = next_step([], target, 101.0)
+    assert isinstance(first, Post)
+    second = next_step([], learned(target, first, Verdict.CONTENT_REFUSED, 101.0, 0.5), 101.0)
+    assert isinstance(second, Post)
+
+    assert [numbers(post) for post in (first, second)] == [([], ["1"]), ([], ["2"])]
 
 
 def test_refused_content_is_given_up() -> None:
