@@ -133,13 +133,14 @@ def probe(
     """Ask once for every field and keep what the device reports; ``None`` when that is nothing.
 
     Of fields that share a key the first supported one is kept. An entry that fails for a passing reason stays in the
-    plan. Raises NvmlError when the whole device or the library is down.
+    plan. Raises NvmlError when the whole device or the library is down, or when the call as a whole fails for a passing
+    reason: without its fields a device would be next to empty until it is opened again.
     """
     if not fields:
         return None
     request = FieldRequest(calls, handle, [(field.id, field.scope) for field in fields])
     code = request.send()
-    if code in DEVICE_DOWN or code in LIBRARY_DOWN:
+    if code and code not in NEVER_HERE and code != NO_PERMISSION:
         raise NvmlError(request.function, code)
     if code:
         for field in fields:

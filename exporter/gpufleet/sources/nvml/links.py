@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from gpufleet.model.readings import Key, Number
 from gpufleet.sources.nvml.batch import FieldRequest
-from gpufleet.sources.nvml.calls import NEVER_HERE, NO_PERMISSION, SUCCESS, Calls
+from gpufleet.sources.nvml.calls import NEVER_HERE, NO_PERMISSION, SUCCESS, Calls, NvmlError
 from gpufleet.sources.nvml.fields import LINK_BYTES, LINK_COUNT, LINK_ERRORS, LINK_STATE, LINK_STATES
 from gpufleet.sources.nvml.tally import UNWRITTEN, Tally, Tier
 from gpufleet.sources.nvml.units import COUNT64, U32, Unit
@@ -135,9 +135,12 @@ class LinkBatch:
 
 
 def count_links(calls: Calls, handle: ctypes.c_void_p) -> int:
-    """NVLinks of the device; 0 where it has none or does not say."""
+    """NVLinks of the device; 0 where it has none or does not say. Raises NvmlError for a passing reason."""
     request = FieldRequest(calls, handle, [(LINK_COUNT, 0)])
-    if request.send() != SUCCESS:
+    code = request.send()
+    if code != SUCCESS and code not in _REFUSED:
+        raise NvmlError(request.function, code)
+    if code != SUCCESS:
         return 0
     code, links = request.reply()
     links &= U32
