@@ -18,6 +18,9 @@ from gpufleet.sources.nvml.fields import Field
 from gpufleet.sources.nvml.tally import UNWRITTEN, Tally, Tier
 from gpufleet.sources.nvml.units import U32
 
+ENERGY = Key("energy_joules")
+BELIEVED_AFTER = 5
+"""Polls in a row in which a counter may be lower before it is taken to have begun anew."""
 ENTRY_BYTES = 40
 # nvmlFieldValue_t: fieldId 0, scopeId 4, timestamp 8, latencyUsec 16, valueType 24, nvmlReturn 28, value 32.
 _ENTRY = struct.Struct("<IIqqIIQ")
@@ -67,6 +70,34 @@ class FieldRequest:
         return struct.unpack_from("<" + _PROBE_ENTRY * self.count, self.buffer)
 
 
+class Rising:
+    """Holds the energy counter against what it said before.
+
+    Drivers let it step back for a moment (NVIDIA/DCGM filters that too), and a counter that goes down is taken for one
+    that was reset: its rate would be everything since the driver was loaded. Nobody can reset this one while the device
+    is open.
+    """
+
+    __slots__ = ("_highest", "_index", "_lower")
+
+    def __init__(self, index: int) -> None:
+        self._index = index
+        self._highest: Number = 0
+        self._lower = 0
+
+    def check(self, values: list[Number | None], key: Key, tally: Tally) -> None:
+        """Drop and count a value that is lower than the last; one that stays lower is believed."""
+        value = values[self._index]
+        if value is None:
+            return
+        if value < self._highest and self._lower < BELIEVED_AFTER:
+            self._lower += 1
+            values[self._index] = None
+            tally.impossible(key)
+            return
+        self._highest, self._lower = value, 0
+
+
 class FieldBatch:
     """Fields of one tier on one device, reduced by a probe to those that the device reports."""
 
@@ -81,6 +112,7 @@ class FieldBatch:
         sets = [state_set_keys(field.key.name, field.members) for field in fields if field.members]
         self.keys = (*(key for _, key, _ in rows), *(key for keys in sets for key in keys))
         self.values: list[Number | None] = [None] * len(self.keys)
+        self._rising = Rising(self.keys.index(ENERGY)) if ENERGY in self.keys else None
 
     def run(self, tally: Tally) -> int:
         """Fill ``values``; an entry with a code of its own costs that reading only."""
@@ -106,6 +138,8 @@ class FieldBatch:
                 add(raw * times)
             else:
                 add(raw / per)
+        if self._rising is not None:
+            self._rising.check(values, ENERGY, tally)
         for at, members in self._sets:
             if reply[at]:
                 values += [None] * (len(members) + 1)
