@@ -68,8 +68,8 @@ def rebooted(docket: Docket, at: float) -> None:
             docket.drop(case)
         elif case.action is Action.REBOOT_NODE:
             docket.close(case, "the node was rebooted", at)
-        elif case.action in CURED_BY_RESET and not waits_for(case):
-            docket.close(case, "the node was rebooted", at)  # a switch's: no GPU can prove it
+        elif case.action in CURED_BY_RESET and not waits_for(case) - {""}:
+            docket.close(case, "the node was rebooted", at)  # a switch's, or of no GPU that is known: none can prove it
         else:
             case.earlier_boot = True
             case.asking.clear()

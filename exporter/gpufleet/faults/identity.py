@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Container
+
+try:
+    # The interpreter's own: hashlib would load libcrypto, four megabytes that nothing else in the exporter needs.
+    from _blake2 import blake2b
+except ImportError:
+    from hashlib import blake2b
 
 DIGITS = 16
 
@@ -36,4 +41,4 @@ def incident_id(
 
 def _digest(*parts: str) -> str:
     # Joined by what none of the parts can hold, so that two different tuples never are the same text.
-    return hashlib.sha256("\0".join(parts).encode("utf-8", "replace")).hexdigest()[:DIGITS]
+    return blake2b("\0".join(parts).encode("utf-8", "replace"), digest_size=DIGITS // 2).hexdigest()

@@ -48,16 +48,18 @@ class Ledger:
         random_id: Callable[[], str],
         owner_of: Callable[[str], Owner] = nobody,
         has_log: bool = True,
+        driver: str | None = None,
         keep_closed: int = MOST_CLOSED,
     ) -> None:
         """``random_id`` gives 16 hexadecimal digits, new ones each time; ``owner_of`` the holder of a GPU now.
 
+        ``driver`` is the version that writes the log, as far as it is known before the first poll.
         With ``has_log`` the kernel's log will be replayed and followed: it alone counts, and the counts are not shown
         until ``replay_ended``.
         """
         self.replaying = has_log
         """The kernel's log is being read from its beginning."""
-        self._world = World(node, boot_id, random_id, owner_of)
+        self._world = World(node, boot_id, random_id, owner_of, driver)
         self._docket = Docket(self._world, keep_closed)
         self._counts = Counts()
         self._twins = Twins()

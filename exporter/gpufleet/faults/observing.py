@@ -37,6 +37,7 @@ class Observer:
         self._readouts = Readouts()
         self._gone_since: dict[str, float] = {}
         self._unbound: set[str] = set()
+        self._let_go = False
 
     def observe(self, snapshot: Snapshot, now: float) -> None:
         """Take a poll in."""
@@ -48,7 +49,12 @@ class Observer:
             self.learn(gpu.identity.pci_bus_id, gpu.identity.uuid, gpu.number, now)
         if snapshot.quiesced:
             self._gone_since.clear()
+            self._let_go = True
             return
+        if self._let_go and snapshot.nvml_state is NvmlState.OK:
+            # Somebody made this program let go of the driver: what is gone since then was taken away on purpose.
+            self._let_go = False
+            self._unbound.update(gpu.identity.pci_bus_id for gpu in snapshot.gpus if gpu.state is GpuState.GONE)
         for gpu in present:
             self._gpu(gpu, now)
         if snapshot.nvml_state is NvmlState.OK:
@@ -145,6 +151,7 @@ class Observer:
     def _ok(self, polled: Polled, address: str, now: float) -> None:
         docket = self._docket
         cases = docket.of(address)
+        self._unbound.discard(address)
         if polled.true.pop(MISSING, None) is not None:
             cures.is_back(docket, address, now)
         if not cases:
@@ -200,7 +207,7 @@ class Observer:
                 polled.true[MISSING] = now
             event = self._event(MISSING, address, now)
             incidents.add(docket, event, condition(MISSING), now)
-        if (snapshot.gpus_expected or 0) <= len(snapshot.gpus):
+        if snapshot.gpus and snapshot.gpus_expected is not None and snapshot.gpus_expected <= len(snapshot.gpus):
             cures.is_back(docket, "", now)
 
     def _left(self, present: list[GpuSnapshot], now: float) -> None:

@@ -375,6 +375,32 @@ def test_a_gpu_removed_while_quiesced_is_somebodys_work() -> None:
     assert rig.active() == ()
 
 
+def test_a_gpu_taken_while_quiesced_is_not_missing_until_it_was_back() -> None:
+    """Bound to a virtual machine while the exporter had let go; lost after its return it is missing like any other."""
+    rig = FaultRig()
+    rig.poll(after=10, quiesced=True)
+    rig.gpus[2].state = GpuState.GONE
+    rig.polls(600)
+    assert rig.active() == ()
+
+    rig.gpus[2].state = GpuState.OK
+    rig.poll(after=10)
+    rig.gpus[2].state = GpuState.GONE
+    rig.polls(90)
+    assert [each.fault for each in rig.active()] == ["gpu_missing"]
+
+
+def test_an_attempt_to_start_a_gpu_that_is_not_named_ends_with_the_boot() -> None:
+    """Old drivers name no GPU: none can prove that it was cured."""
+    rig = FaultRig()
+    rig.say("NVRM: RmInitAdapter failed! (0x24:0x72:1568)")
+    rig.wait(6)
+    assert [(each.fault, each.pci_bus_id) for each in rig.active()] == [("rm_init_failed", None)]
+    rig.restart(boot="boot-2")
+
+    assert rig.active() == ()
+
+
 def test_a_gpu_that_was_never_enumerated_is_missing_by_count() -> None:
     """The kernel knows nine, the driver lists eight: the node is short of one, whoever it is."""
     rig = FaultRig()
