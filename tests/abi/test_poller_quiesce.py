@@ -85,6 +85,8 @@ def test_a_quiesce_gives_up_on_a_call_under_way_that_stays_out(fake_nvml: FakeNv
     fake_nvml.wait_until_stuck(4)
     waiting = Aside(node.quiesce)
     fake_nvml.wait_until(lambda: node.poller._quiesce.active)
+    # The wait for events takes real time to notice that it should end; until then it is in the way as well.
+    fake_nvml.wait_until(lambda: node.poller._lifecycle.events_ended)
     node.advance(0.9)
     node.advance(1.2)
 
@@ -94,6 +96,30 @@ def test_a_quiesce_gives_up_on_a_call_under_way_that_stays_out(fake_nvml: FakeNv
     fake_nvml.release()
     node.poll(2)
     assert all_report(node.latest, GPUS)
+
+
+def test_a_quiesce_that_ends_is_seen_at_once_whatever_the_interval(fake_nvml: FakeNvml) -> None:
+    """Given up, or over by itself: the node is not shown as quiesced until the next poll would come."""
+    fake_nvml.set_gpus(GPUS)
+    with rig_on(fake_nvml, replace(OPTIONS, interval=60.0, quiesce_max=30.0)) as rig:
+        rig.poll(2)
+        fake_nvml.hang("nvmlDeviceGetMemoryInfo_v2", 4)
+        rig.advance(60.0)
+        fake_nvml.wait_until_stuck(4)
+        waiting = Aside(rig.quiesce)
+        fake_nvml.wait_until(lambda: rig.poller._quiesce.active)
+        rig.advance(0.9)
+        rig.advance(1.2)
+        assert not waiting.done().ok
+        fake_nvml.wait_until(lambda: not rig.latest.quiesced)
+        assert states(rig.latest) == ["ok"] * 4 + ["hung"] + ["ok"] * 3
+
+        fake_nvml.release()
+        rig.poll()
+        assert rig.quiesce().ok
+        rig.advance(31.0)
+        rig.rest(lambda: not rig.latest.quiesced)
+        rig.rest(lambda: all(gpu.parts for gpu in rig.latest.gpus))
 
 
 def test_a_quiesce_ends_by_itself(fake_nvml: FakeNvml) -> None:

@@ -120,7 +120,7 @@ class Poller:
             now = self._clock()
             if self._quiesce.tick(now):
                 # Until there is a poll, the node looks quiesced: with an interval of a minute, for a minute.
-                pass
+                self._next_at = now
             if now < self._next_at:
                 continue
             # A machine that was asleep or overloaded skips the polls that it missed.
