@@ -59,6 +59,7 @@ class Ledger:
         """
         self.replaying = has_log
         """The kernel's log is being read from its beginning."""
+        self._complete = not has_log
         self._world = World(node, boot_id, random_id, owner_of, driver)
         self._docket = Docket(self._world, keep_closed)
         self._counts = Counts()
@@ -120,7 +121,12 @@ class Ledger:
             self.feed(event, now)
 
     def log_readable(self, *, readable: bool, now: float) -> None:
-        """The kernel's log can be followed, or can not any more. Where it can not the driver's own events count."""
+        """The kernel's log can be followed, or can not any more. Where it can not the driver's own events count.
+
+        One that can be followed again is replayed: say so when that has ended, with ``replay_ended``.
+        """
+        if readable and not self._has_log:
+            self.replaying = True
         self._has_log = readable
         if not readable:
             self.replay_ended(now)
@@ -129,7 +135,7 @@ class Ledger:
     def replay_ended(self, now: float) -> None:
         """Everything that the kernel's log had at the start was fed: time goes on from here, counts may be shown."""
         if self.replaying:
-            self.replaying = False
+            self.replaying, self._complete = False, True
             self._docket.revision += 1
             self._changed()
             self.tick(now)
@@ -173,7 +179,7 @@ class Ledger:
         """Everything to show. The same object until something changed."""
         if self._view is None:
             self._view = make_view(
-                self._docket, self._counts, self._last_faults, replaying=self.replaying, left_out=self._left_out
+                self._docket, self._counts, self._last_faults, complete=self._complete, left_out=self._left_out
             )
         return self._view
 
@@ -257,16 +263,14 @@ class Ledger:
         elif not self._has_log:
             self._alone(event, now)
         elif not self._twins.is_told(event):
-            if self._twins.hold(event):
-                self._docket.revision += 1
-            else:
-                self._left_out += 1
+            held = self._twins.hold(event)
+            self._docket.revision += held
+            self._left_out += not held
 
     def _alone(self, event: FaultEvent, now: float) -> None:
-        if event.code is not None:
-            self._twins.counted(event)
-            self._count(event, event.code)
-            self._fold(event, now)
+        self._twins.counted(event)
+        self._count(event, event.code or 0)
+        self._fold(event, now)
 
     def _release(self, clock: float, now: float) -> None:
         for event in self._twins.release(clock):

@@ -16,9 +16,9 @@ _MOST_BOARDS = 64
 
 
 def make_view(
-    docket: Docket, counts: Counts, last_faults: dict[str, float], *, replaying: bool, left_out: int
+    docket: Docket, counts: Counts, last_faults: dict[str, float], *, complete: bool, left_out: int
 ) -> FaultsView:
-    """Everything to show; ``last_faults`` (by UUID) is brought up to date on the way."""
+    """Everything to show, counts when ``complete``; ``last_faults`` (by UUID) is brought up to date on the way."""
     node = docket.world.node
     told = [(case, incident_of(case, node)) for case in docket.open.values()]
     told.sort(key=lambda each: (each[1].opened_at, each[1].id))
@@ -29,8 +29,8 @@ def make_view(
         active=tuple(incident for case, incident in told if case.frozen is not None),
         settling=tuple(incident for case, incident in told if case.frozen is None and case.judged.root is not None),
         closed=tuple(docket.closed),
-        xid_errors=None if replaying else counts.xid_errors(boards.get),
-        switch_errors=None if replaying else counts.switch_errors(),
+        xid_errors=counts.xid_errors(boards.get) if complete else None,
+        switch_errors=counts.switch_errors() if complete else None,
         last_fault_at=tuple(sorted(last_faults.items())),
         left_out=left_out + docket.left_out,
     )

@@ -7,7 +7,8 @@ import pytest
 from gpufleet.faults.counts import MOST_ADDRESSES, MOST_CODES, Counts
 from gpufleet.faults.roster import Board, Roster
 from gpufleet.model.incident import ErrorCount
-from tests.support.driver_lines import MMU, OFF_THE_BUS
+from gpufleet.sources.kmsg_lines import parse_driver_text
+from tests.support.driver_lines import DBE, LINK_ECHO, MMU, OFF_THE_BUS
 from tests.support.fault_rig import FaultRig, address, uuid
 
 
@@ -87,6 +88,31 @@ def test_a_log_that_becomes_readable_counts_nothing_again() -> None:
         rig.xid(31, MMU.format(pid=1), after=0.2)
 
     assert rig.count(31) == 3
+
+
+def test_a_log_that_becomes_readable_is_folded_in_its_own_time() -> None:
+    """What happened while nobody could read it: an echo then is an echo now, and what was over is over."""
+    rig = FaultRig()
+    rig.ledger.log_readable(readable=False, now=rig.now)
+    start = rig.now
+    rig.now += 12 * 3600
+    rig.ledger.log_readable(readable=True, now=rig.now)
+    for at, gpu, code, text in (
+        (1, 5, 31, MMU.format(pid=1)),
+        (600, 0, 74, LINK_ECHO),
+        (602, 2, 79, OFF_THE_BUS),
+        (700, 3, 48, DBE),
+    ):
+        rig.record += 1
+        said = f"NVRM: Xid (PCI:{address(gpu)[:-2]}): {code}, {text}"
+        event = parse_driver_text(said, at=start + at, source="kmsg", sequence=rig.record)
+        assert event is not None
+        rig.ledger.feed(event, rig.now)
+        rig.ledger.tick(rig.now)
+    assert rig.count(31, 5) == 1
+    rig.ledger.replay_ended(rig.now)
+
+    assert [(each.fault, each.gpu) for each in rig.active()] == [("79", 2), ("48", 3)]
 
 
 def test_a_log_that_is_lost_lets_the_waiting_count() -> None:
