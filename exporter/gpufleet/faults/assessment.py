@@ -74,10 +74,10 @@ def assess(case: Case) -> Assessment:
     asked = case.seen.get(RECOVERY)
     if asked is not None and root is not asked.verdict:
         notes.append(f"The driver itself asks for: {asked.verdict.action.value.replace('_', ' ')}.")
-    if case.capped:
+    if isolate and case.capped and is_owners_doing(blame):
         isolate = False
         notes.append("This owner's programs have isolated GPUs too often: the node is not isolated for it again.")
-    refund = blame is Blame.HARDWARE and not is_tenants(root.token) and not case.suspect
+    refund = blame is Blame.HARDWARE and not is_tenants(root.token)
     fresh = [seen for seen in case.fresh().values() if seen.verdict.opens] or ranked
     due = min(max(seen.first_at, case.fresh_from) + seen.verdict.settles for seen in fresh)
     sticky = any(seen.verdict.sticky for seen in ranked)
@@ -94,6 +94,11 @@ def escalates(shown: Frozen, now: Assessment) -> bool:
         or (now.isolate and not shown.isolate)
         or (now.root.token != shown.fault and other_blame)
     )
+
+
+def is_owners_doing(blame: Blame) -> bool:
+    """Whether the program that ran may have brought it about."""
+    return blame in {Blame.APPLICATION, Blame.UNKNOWN}
 
 
 def outweighs(one: Action, other: Action) -> bool:
@@ -124,10 +129,10 @@ def _repaired(case: Case) -> bool:
 
 
 def _blame(case: Case, root: Verdict, notes: list[str]) -> Blame:
-    if case.of_application:
+    if case.of_application and root.fault_class not in {FaultClass.HARDWARE, FaultClass.DRIVER_OR_FIRMWARE}:
         notes.append("The same kind of fault came on three or more GPUs within a minute: one program, not the GPUs.")
         return Blame.APPLICATION
-    if case.suspect:
+    if case.suspect and is_tenants(root.token):
         notes.append("Programs of several owners failed the same way on this GPU: have it tested before the next job.")
         return Blame.HARDWARE
     fault, halt = case.seen.get(_PAGE_FAULT), case.seen.get(_HALT)

@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gpufleet.faults import gathering
+from gpufleet.faults.assessment import is_owners_doing
 from gpufleet.faults.case import Frozen
 from gpufleet.faults.repeats import MOST_ISOLATIONS, Stamp, link_token
 from gpufleet.faults.settling import BURST_SECONDS, QUIET_SECONDS
-from gpufleet.model.fault import Action, Blame
+from gpufleet.model.fault import Action
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -68,7 +69,7 @@ def _show(docket: Docket, case: Case, clock: float) -> None:
     case.suspect = repeats.is_suspect(case, root.token)
     assessed = case.assess()
     tenant = case.owner.tenant
-    if assessed.isolate and assessed.blame is not Blame.HARDWARE and tenant:
+    if assessed.isolate and is_owners_doing(assessed.blame) and tenant:
         case.capped = repeats.isolated(tenant, case.last_at, case.lineage) >= MOST_ISOLATIONS
         assessed = case.assess()
         if not case.capped:

@@ -464,6 +464,48 @@ def test_isolations_by_one_owners_programs_are_capped() -> None:
     assert "too often" in rig.active()[3].notes[-1]
 
 
+def test_a_cap_on_programs_hides_no_dead_gpu() -> None:
+    """The incident of a capped program becomes one of the hardware: that isolates and refunds."""
+    rig = FaultRig()
+    rig.owners = dict.fromkeys(range(8), Owner(project="noisy"))
+    for gpu in range(4):
+        rig.xid(31, MMU.format(pid=gpu), gpu=gpu, after=300)
+        rig.recovery(0, 1, gpu=gpu, after=1)
+        rig.wait(20)
+    rig.xid(79, OFF_THE_BUS, gpu=3, after=1)
+
+    last = rig.active()[-1]
+    assert (last.fault, last.isolate, last.refund) == ("79", True, True)
+
+
+def test_a_suspect_gpu_that_fails_for_good_refunds() -> None:
+    """Two owners' page faults, then the GPU is off the bus: the second owner's run gets its retry back."""
+    rig = FaultRig()
+    for project in ("a", "b"):
+        rig.owners = {0: Owner(project=project)}
+        rig.xid(31, MMU.format(pid=1), after=3600)
+        rig.wait(31)
+    assert rig.active()[-1].blame is Blame.HARDWARE
+    assert rig.active()[-1].refund is False
+    rig.xid(31, MMU.format(pid=1))
+    rig.xid(79, OFF_THE_BUS, after=1)
+
+    assert [(each.fault, each.refund) for each in rig.active()][-1] == ("79", True)
+
+
+def test_a_gpu_that_is_lost_after_a_programs_faults_is_not_the_programs() -> None:
+    """31 on three GPUs, then one of them is off the bus: hardware, as it would be without the program."""
+    rig = FaultRig()
+    for gpu in range(3):
+        rig.xid(31, MMU.format(pid=1), gpu=gpu, after=1)
+    rig.wait(31)
+    rig.xid(31, MMU.format(pid=1))
+    rig.xid(79, OFF_THE_BUS, gpu=0, after=2)
+
+    (incident,) = rig.active()
+    assert (incident.fault, incident.uuid, incident.blame, incident.refund) == ("79", uuid(0), Blame.HARDWARE, True)
+
+
 def test_the_owner_of_a_fault_long_ago_is_not_known() -> None:
     """Who holds the GPU now did not hold it when the log was written."""
     rig = FaultRig(replayed=False)
