@@ -19,12 +19,14 @@ from tests.support.fake_nvml_profiles import SEVEN_SLICES
 __all__ = ["nvml_build"]
 
 GPUS = 8
+_LOAD_AT_START = os.getloadavg()[0]
 _FIGURES = pytest.StashKey[Figures]()
 
 _PAGE = """\
 # Benchmarks
 
-Measured on {at} by `make bench ARGS=--bench-document=docs/benchmarks.md`: {machine}.
+Measured on {at} by `make bench ARGS=--bench-document=docs/benchmarks.md`: {machine}; load average
+{load}.
 
 gpufleet, a *naive* exporter (prometheus_client and scalar pynvml calls at scrape time, `tests/bench/naive_exporter.py`)
 and nvitop-exporter, in one run on the same stand-in for the driver's library: 8 × H100, whose calls take no time unless
@@ -69,7 +71,8 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
     path = config.invocation_params.dir / config.getoption("--bench-json")
     path.write_text(json.dumps(figures.as_json(**about), indent=1) + "\n")
     terminalreporter.section("gpufleet beside what one would use instead")
-    terminalreporter.write_line(f"{about['machine']}; {about['at']}; n× is a multiple of gpufleet's\n")
+    terminalreporter.write_line(f"{about['machine']}; {about['at']}; load {about['load']}")
+    terminalreporter.write_line("n× is a multiple of gpufleet's\n")
     terminalreporter.write_line(plain_table(lines))
     missed = figures.missed()
     terminalreporter.write_line("")
@@ -93,6 +96,8 @@ def machine() -> dict[str, str]:
     return {
         "at": time.strftime("%Y-%m-%d"),
         "machine": f"{os.cpu_count()} × {processor}, Linux {platform.release()}, Python {platform.python_version()}",
+        # A busy machine makes percentiles of times meaningless, and caches cold for everybody.
+        "load": f"{_LOAD_AT_START:.2f} before, {os.getloadavg()[0]:.2f} after",
     }
 
 

@@ -224,6 +224,8 @@ class Rig:
             return WORKING
         if any(not self.held.opening(opening) for opening in roster.openings):
             return WORKING
+        if any(gpu.out and not self.held.gpu(gpu) for gpu in roster):
+            return WORKING  # its call was let go: the thread is on its way back
         if not rounds.pending:
             return RESTING if self.poller._next_at > self.clock() else WORKING
         try:

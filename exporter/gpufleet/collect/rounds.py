@@ -1,7 +1,8 @@
 """One round after another: each GPU that is free is read, then sampled by the GPM thread.
 
-A call that is overdue costs its own GPU. Nothing replaces the thread that is in it: the GPU is ``out``, and nothing is asked of it
-until the call returns; what it then brings is dropped. Used by the poll thread alone; jobs report back as messages.
+A call that is overdue costs its own GPU. Nothing replaces the thread that is in it: the GPU is ``out``, and nothing is
+asked of it until the call returns; what it then brings is dropped. Used by the poll thread alone; jobs report back as
+messages.
 """
 
 from __future__ import annotations
