@@ -22,16 +22,23 @@ RATIOS: dict[str, Key] = {
 }
 
 
+_Known = tuple[tuple[Key, ...], tuple[tuple[int, int], ...]]
+"""Keys of a reading; places of what is integrated among its values and among the sums."""
+
+
 class Integrals:
     """Running sums of one GPU or slice. They start at zero with the process and never go down."""
 
-    __slots__ = ("_known", "_measured", "_order", "_sums")
+    __slots__ = ("_keys", "_known", "_measured", "_places", "_sums")
 
     def __init__(self) -> None:
-        self._sums: dict[Key, float] = {}
-        self._order: tuple[Key, ...] = ()
+        self._keys: tuple[Key, ...] = ()
+        self._sums: list[float] = []
+        # By place, not by key: this is done for every reading of every poll, and a key takes longer to look up than a
+        # value to add.
+        self._places: dict[Key, int] = {}
         self._measured: set[Key] = set()
-        self._known: dict[int, tuple[tuple[Key, ...], tuple[tuple[int, Key], ...]]] = {}
+        self._known: dict[int, _Known] = {}
 
     def add(self, parts: Sequence[Readings], seconds: float) -> None:
         """Take ``parts`` to have held for the last ``seconds``."""
@@ -41,30 +48,39 @@ class Integrals:
             if known is None:
                 known = self._learn(part.keys)
             values = part.values
-            for index, key in known[1]:
+            for index, place in known[1]:
                 value = values[index]
                 if value:
-                    sums[key] += value * seconds
+                    sums[place] += value * seconds
 
-    def _learn(self, keys: tuple[Key, ...]) -> tuple[tuple[Key, ...], tuple[tuple[int, Key], ...]]:
+    def _learn(self, keys: tuple[Key, ...]) -> _Known:
         # A counter that the driver gave once is the driver's, also in a poll in which it is missing.
         self._measured.update(key for key in keys if key.name == "clock_event_seconds")
-        for key in self._measured & self._sums.keys():
-            del self._sums[key]
+        if not self._measured.isdisjoint(self._places):
+            self._give_up_measured()
         targets = _targets(keys, self._measured)
         for _, key in targets:
-            self._sums.setdefault(key, 0.0)
+            if key not in self._places:
+                self._places[key] = len(self._sums)
+                self._sums.append(0.0)
+        if self._keys != tuple(self._places):
+            self._keys = tuple(self._places)
         if len(self._known) >= MOST_LAYOUTS:
             self._known.clear()
         # The tuple is kept beside its id, so that no other object can get the same id.
-        self._known[id(keys)] = (keys, targets)
-        return self._known[id(keys)]
+        self._known[id(keys)] = known = (keys, tuple((index, self._places[key]) for index, key in targets))
+        return known
+
+    def _give_up_measured(self) -> None:
+        kept = [key for key in self._places if key not in self._measured]
+        # The list stays the same object: ``add`` has it in its hand. Places of earlier layouts are no longer right.
+        self._sums[:] = [self._sums[self._places[key]] for key in kept]
+        self._places = {key: place for place, key in enumerate(kept)}
+        self._known.clear()
 
     def readings(self) -> Readings:
         """The sums so far."""
-        if self._order != tuple(self._sums):
-            self._order = tuple(self._sums)
-        return Readings(self._order, tuple(self._sums.values()))
+        return Readings(self._keys, tuple(self._sums))
 
 
 def _targets(keys: tuple[Key, ...], measured: set[Key]) -> tuple[tuple[int, Key], ...]:

@@ -102,6 +102,18 @@ def test_a_counter_of_the_drivers_that_comes_later_replaces_the_sum() -> None:
     assert sums(integrals) == {}
 
 
+def test_an_earlier_layout_may_come_back_once_the_driver_times_the_event_itself() -> None:
+    """Its counter is missing in one poll after it was there: nothing is added for it, the other sums go on."""
+    integrals = Integrals()
+    without = Readings((SM, CAP), (0.5, 1))
+    integrals.add([without], 1.0)
+    integrals.add([Readings((CAP_SECONDS, CAP, SM), (7.5, 1, 0.5))], 1.0)
+
+    integrals.add([without], 1.0)
+
+    assert sums(integrals) == {SM_SECONDS: 1.5}
+
+
 def test_the_keys_are_one_object_while_they_are_the_same() -> None:
     """Renderers cache by identity."""
     integrals = Integrals()
