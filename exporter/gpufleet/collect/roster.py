@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator
 from functools import partial
+from math import inf
 
 from gpufleet.collect.lanes import Job, Lane
 from gpufleet.collect.opening import Memory, Numbering, Opening
@@ -219,18 +220,22 @@ class Roster:
     def _recall(self, missing: list[GpuIdentity]) -> None:
         numbers = self._numbering.assign([(gpu.uuid, None) for gpu in missing])
         # One GPU is missing and one index was refused, or hangs: that is the one.
-        errors = [error for _, error in self._refused_at.values()]
-        only = errors[0] if len(missing) == len(errors) == 1 and not self.openings else None
-        hangs = len(missing) == len(self.openings) == 1 and not errors
+        refused = [(index, error) for index, (_, error) in self._refused_at.items()]
+        only = refused[0] if len(missing) == len(refused) == 1 and not self.openings else None
+        hangs = len(missing) == len(self.openings) == 1 and not refused
         for identity in missing:
             gpu = self.gpus[identity.uuid] = Watched(numbers[identity.uuid], identity, Lane("gpu"), self._interval)
+            gpu.retry_at = self._clock() + RETRY_SECONDS
             if only is not None:
-                gpu.down(state_of(only), str(only))
+                index, error = only
+                gpu.down(state_of(error), str(error))
+                # It is tried by its index first, and by its name once that was refused again: never by both at once.
+                self._index_of[identity.uuid] = index
+                gpu.retry_at = inf
             elif hangs:
                 gpu.down(GpuState.HUNG, f"{self.openings[0].trace.last} has not returned while the GPU was opened")
             else:
                 gpu.down(GpuState.GONE, "seen earlier in this boot; the driver does not list it any more")
-            gpu.retry_at = self._clock() + RETRY_SECONDS
         self._ordered = sorted(self.gpus.values(), key=lambda gpu: gpu.number)
 
     def unread(self, reason: str) -> None:
