@@ -1,14 +1,12 @@
 """The faults thread: the one owner of the ledger.
 
 Everything that tells of a fault reaches it: the kernel's log, the driver's events, the kernel's word on devices, and
-each poll. It writes the ledger to disk before it shows an incident, so that a crash can't give the same fault two
-names, and it never waits for a GPU: an incident must be on its way while the GPU that it is about holds up everybody
-else.
+each poll. It writes the ledger down before it shows an incident, so that a crash can't give the same fault two names,
+and it never waits for a GPU: an incident must be on its way while the GPU that it is about holds up everybody else.
 """
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import select
@@ -16,25 +14,22 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import ceil
 from pathlib import Path
 
-from gpufleet.collect.state_file import StateError, read_state, replace_state
+from gpufleet.collect.fault_file import FaultFile
+from gpufleet.collect.kernel_log import OPEN_AGAIN_SECONDS, KernelLog, Named
 from gpufleet.faults.ledger import Ledger
-from gpufleet.faults.stored import StoredError
-from gpufleet.logs import OnChange
 from gpufleet.model.fault import FaultEvent
-from gpufleet.model.incident import FaultsView
+from gpufleet.model.incident import FaultsView, Incident
 from gpufleet.model.snapshot import Snapshot, SourceHealth
-from gpufleet.sources.errors import SourceError
-from gpufleet.sources.kmsg import SOURCE, Follower, wall_time
-from gpufleet.sources.kmsg_lines import Lines, believable, harvest_identity, parse_record
+from gpufleet.model.state import GpuState
+from gpufleet.sources.kmsg import SOURCE
 
 log = logging.getLogger(__name__)
 
-STATE_FILE = "faults.json"
-WRITE_SECONDS = 1.0
-"""Counts alone are written this often at most; incidents at once."""
-OPEN_AGAIN_SECONDS = 60.0
+FIRST_POLL_SECONDS = 5.0
+"""After a start the log waits so long for the first poll: an incident that is shown before it has no GPU's number."""
 _IDLE_SECONDS = 30.0
 
 Job = Callable[[], None]
@@ -49,6 +44,9 @@ class FaultOptions:
     accept_userspace: bool = False
     """Believe every record, whoever wrote it: for tests."""
     state_dir: Path | None = None
+    open_again_seconds: float = OPEN_AGAIN_SECONDS
+    """Between two tries to open a log that can't be read."""
+    first_poll_seconds: float = FIRST_POLL_SECONDS
 
 
 class FaultWatch:
@@ -63,28 +61,38 @@ class FaultWatch:
         monotonic: Callable[[], float],
         show: Callable[[FaultsView], None] = lambda _: None,
     ) -> None:
-        """``show`` is called by the faults thread with each new view, after it is on disk."""
+        """``show`` is called by the faults thread with each new view, after it was written down."""
         self.view = FaultsView()
-        self.health = SourceHealth(SOURCE, up=False, reason="not opened yet")
         self._ledger = ledger
-        self._options = options
         self._wall = wall
         self._monotonic = monotonic
         self._show = show
-        self._file = None if options.state_dir is None else options.state_dir / STATE_FILE
-        self._follower: Follower | None = None
-        self._open_at = 0.0
-        self._lines = Lines()
+        self._file = FaultFile(options.state_dir, monotonic)
+        self._log: KernelLog | None = None
+        if options.kmsg_path is not None:
+            self._log = KernelLog(
+                options.kmsg_path,
+                accept_userspace=options.accept_userspace,
+                monotonic=monotonic,
+                wall=wall,
+                open_again_seconds=options.open_again_seconds,
+            )
+        self._readable: bool | None = None
+        self._read_from = monotonic() + options.first_poll_seconds
+        self._told: deque[FaultEvent | Named] = deque()
         self._jobs: deque[Job] = deque()
+        self._answers: deque[threading.Event] = deque()
         self._snapshot: Snapshot | None = None
         self._woken = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        self._written = (-1, -1)
-        self._write_at = 0.0
         self._stopping = False
-        self._said = OnChange(log)
         self._thread = threading.Thread(target=self._run, name="faults", daemon=True)
 
     # --- for other threads --------------------------------------------------------------------------------------------
+    @property
+    def health(self) -> SourceHealth:
+        """Whether the kernel's log is followed."""
+        return SourceHealth(SOURCE, up=False, reason="there is none") if self._log is None else self._log.health
+
     def start(self) -> None:
         """Begin to follow."""
         self._thread.start()
@@ -111,13 +119,16 @@ class FaultWatch:
         self._wake()
 
     def clear(self, incident: str, timeout: float = 5.0) -> bool:
-        """A person says that an incident is over; false when there is none of that name."""
+        """A person says that an incident is over; false when there is none of that name.
+
+        True once it is written down, so that it can't come back.
+        """
         done = threading.Event()
         cleared: list[bool] = []
 
         def job() -> None:
             cleared.append(self._ledger.clear(incident, self._wall()))
-            done.set()
+            self._answers.append(done)
 
         self._jobs.append(job)
         self._wake()
@@ -128,8 +139,13 @@ class FaultWatch:
 
     # --- the thread ---------------------------------------------------------------------------------------------------
     def _run(self) -> None:
-        self._load()
         deadline: float | None = self._wall()
+        try:
+            self._file.load(self._ledger, self._wall())
+            # What was open is shown at once: nobody must take the time that a start needs for its end.
+            self._publish()
+        except Exception:
+            log.exception("the kept faults can't be used: beginning anew")
         while not self._stopping:
             self._wait(deadline)
             try:
@@ -138,128 +154,113 @@ class FaultWatch:
                 # A mistake in the folding of one fault must not keep the next one from being told.
                 log.exception("a turn of the faults thread failed")
                 deadline = self._wall() + 1.0
-        self._write(force=True)
-        if self._follower is not None:
-            self._follower.close()
+        self._file.keep(self._ledger, force=True)
+        self._file.sync()
+        if self._log is not None:
+            self._log.close()
 
     def _turn(self) -> float | None:
         """Take in everything that is there, then write and show; returns when to look again at the latest."""
-        self._read_log()
+        if self._log is not None:
+            self._follow(self._log)
         while self._jobs:
             self._jobs.popleft()()
-        snapshot, self._snapshot = self._snapshot, None
-        now = self._wall()
-        if snapshot is not None:
-            self._ledger.observe(snapshot, now)
-        deadline = self._ledger.tick(now)
-        self._write(force=False)
+        ledger, now = self._ledger, self._wall()
+        # During a replay it is another time: what a poll tells of now comes after it.
+        if not ledger.replaying:
+            snapshot, self._snapshot = self._snapshot, None
+            if snapshot is not None:
+                ledger.observe(snapshot, now)
+        deadline = ledger.tick(now)
+        later = self._file.keep(ledger, force=bool(self._answers))
+        if later is None:
+            self._publish()
+        while self._answers:
+            self._answers.popleft().set()
+        self._file.sync()
+        return min((at for at in (deadline, None if later is None else now + later) if at is not None), default=None)
+
+    def _publish(self) -> None:
         view = self._ledger.view()
-        if view is not self.view:
-            self.view = view
-            self._show(view)
-        if self._written != self._state():
-            deadline = min(deadline or now + WRITE_SECONDS, now + WRITE_SECONDS)
-        return deadline
+        if view is self.view:
+            return
+        before, self.view = self.view, view
+        self._show(view)
+        _say(before, view)
 
     def _wait(self, deadline: float | None) -> None:
         seconds = _IDLE_SECONDS if deadline is None else min(_IDLE_SECONDS, max(0.0, deadline - self._wall()))
-        poll = select.poll()
-        poll.register(self._woken, select.POLLIN)
-        follower = self._follower
-        if follower is not None and follower.waits_by_poll:
-            poll.register(follower.descriptor, select.POLLIN)
-        elif follower is not None or self._open_at:
-            seconds = min(seconds, 0.2 if follower is not None else OPEN_AGAIN_SECONDS)
-        if follower is not None and not follower.caught_up:
+        waiting = select.poll()
+        waiting.register(self._woken, select.POLLIN)
+        if self._told:
             seconds = 0.0
-        poll.poll(round(seconds * 1000))
+        elif self._log is not None and not self._is_early():
+            seconds = min(seconds, self._log.wait_with(waiting))
+        elif self._log is not None:
+            seconds = min(seconds, max(0.0, self._read_from - self._monotonic()))
+        waiting.poll(ceil(seconds * 1000))
         try:
             os.eventfd_read(self._woken)
         except BlockingIOError:
             return
 
     # --- the kernel's log ---------------------------------------------------------------------------------------------
-    def _read_log(self) -> None:
-        if self._options.kmsg_path is None:
-            return
-        if self._follower is None and self._monotonic() >= self._open_at:
-            self._open(self._options.kmsg_path)
-        follower = self._follower
-        if follower is None:
-            return
-        try:
-            records = follower.read()
-        except SourceError as error:
-            self._lose(error)
-            return
-        monotonic, wall = self._monotonic(), self._wall()
-        for raw in records:
-            self._take(raw, monotonic, wall)
-        if follower.caught_up and self._ledger.replaying:
-            self._ledger.replay_ended(wall)
+    def _is_early(self) -> bool:
+        return self._monotonic() < self._read_from
 
-    def _take(self, raw: bytes, monotonic: float, wall: float) -> None:
-        record = parse_record(raw)
-        if record is None or not believable(record, accept_userspace=self._options.accept_userspace):
+    def _follow(self, kernel_log: KernelLog) -> None:
+        self._log_is(readable=kernel_log.open())
+        if self._is_early() and self._ledger.replaying and not self._get_to_know():
             return
-        event = self._lines.record(record, at=wall_time(record.microseconds, monotonic, wall))
-        if event is not None:
-            self._ledger.feed(event, wall)
-            return
-        named = harvest_identity(record.text)
-        if named is not None:
-            self._ledger.learn(*named, wall)
+        self._read_from = self._monotonic()
+        self._told += kernel_log.read()
+        while self._told:
+            told = self._told.popleft()
+            if isinstance(told, Named):
+                self._ledger.learn(told.pci_bus_id, told.uuid, self._wall())
+            else:
+                self._ledger.feed(told, self._wall())
+        self._log_is(readable=kernel_log.is_open)
+        if kernel_log.replayed and self._ledger.replaying:
+            self._ledger.replay_ended(self._wall())
 
-    def _open(self, path: Path) -> None:
-        try:
-            self._follower = Follower(path)
-        except SourceError as error:
-            self._lose(error)
-            return
-        self._ledger.log_readable(readable=True, now=self._wall())
-        self.health = SourceHealth(SOURCE, up=True)
-        self._said.over(SOURCE, "the kernel's log is followed", path=str(path))
+    def _log_is(self, *, readable: bool) -> None:
+        if readable is not self._readable:
+            self._readable = readable
+            self._ledger.log_readable(readable=readable, now=self._wall())
 
-    def _lose(self, error: SourceError) -> None:
-        if self._follower is not None:
-            self._follower.close()
-            self._follower = None
-        self._open_at = self._monotonic() + OPEN_AGAIN_SECONDS
-        self.health = SourceHealth(SOURCE, up=False, reason=error.reason)
-        self._said.failed(SOURCE, "the kernel's log can't be followed", error.reason)
-        self._ledger.log_readable(readable=False, now=self._wall())
+    def _get_to_know(self) -> bool:
+        """Learn from the first poll which board is where; false when there was none yet."""
+        snapshot = self._snapshot
+        if snapshot is None or not snapshot.gpus:
+            return False
+        # What is enumerated now holds against what is only remembered.
+        for gpu in sorted(snapshot.gpus, key=lambda gpu: gpu.state is not GpuState.GONE):
+            self._ledger.learn(gpu.identity.pci_bus_id, gpu.identity.uuid, self._wall(), gpu.number)
+        return True
 
-    # --- the disk -----------------------------------------------------------------------------------------------------
-    def _state(self) -> tuple[int, int]:
-        return self._ledger.revision, self._ledger.events
 
-    def _write(self, *, force: bool) -> None:
-        """Keep the ledger: at once when an incident changed, else when the last time is a while ago."""
-        state, now = self._state(), self._monotonic()
-        if self._file is None or state == self._written or self._ledger.replaying:
-            return
-        if not force and state[0] == self._written[0] and now < self._write_at:
-            return
-        self._write_at = now + WRITE_SECONDS
-        try:
-            replace_state(self._file, json.dumps(self._ledger.dump(), separators=(",", ":")).encode())
-        except StateError as error:
-            self._said.failed(
-                "write",
-                "faults can't be kept: after a restart of gpufleet they begin anew; make --state.dir writable",
-                str(error),
-                file=str(self._file),
-            )
-        else:
-            self._said.over("write", "faults are kept again", file=str(self._file))
-        self._written = self._state()
+def _say(before: FaultsView, after: FaultsView) -> None:
+    """One line for each incident that is shown, and one for its end."""
+    was, now = ({incident.id: incident for incident in view.active} for view in (before, after))
+    for name in now.keys() - was.keys():
+        log.warning("a fault is shown", extra=_facts(now[name]))
+    gone = was.keys() - now.keys()
+    reasons = {incident.id: incident.closed_because for incident in after.closed} if gone else {}
+    for name in gone:
+        log.info("a fault is over", extra={**_facts(was[name]), "because": reasons.get(name)})
 
-    def _load(self) -> None:
-        if self._file is None:
-            return
-        try:
-            content = read_state(self._file)
-            if content is not None:
-                self._ledger.load(json.loads(content), self._wall())
-        except (StateError, StoredError, ValueError, RecursionError) as error:
-            self._said.failed("read", "the kept faults can't be used: beginning anew", str(error), file=str(self._file))
+
+def _facts(incident: Incident) -> dict[str, object]:
+    labels = incident.labels()
+    return {
+        "incident": labels.incident,
+        "fault": labels.fault,
+        "class": labels.class_,
+        "action": labels.action,
+        "isolate": incident.isolate,
+        "gpu": incident.gpu,
+        "uuid": incident.uuid,
+        "pci_bus_id": incident.pci_bus_id,
+        "text": incident.text or None,
+    }

@@ -34,8 +34,10 @@ def read_state(file: Path) -> bytes | None:
     return content
 
 
-def replace_state(file: Path, content: bytes) -> None:
+def replace_state(file: Path, content: bytes, *, sync: bool = True) -> None:
     """Put ``content`` in place of ``file``, whole or not at all, also when the power fails; makes its directory.
+
+    Without ``sync`` the file outlives this process, but not yet the machine: call ``sync_state`` soon.
 
     Raises:
         StateError: it could not be written; the old content stays.
@@ -46,18 +48,37 @@ def replace_state(file: Path, content: bytes) -> None:
         with new.open("wb") as handle:
             handle.write(content)
             handle.flush()
-            os.fsync(handle.fileno())
+            if sync:
+                os.fsync(handle.fileno())
         new.replace(file)
-        # Without this the rename itself may be lost with the power, and on some filesystems the file with it.
-        directory = os.open(file.parent, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(directory)
-        finally:
-            os.close(directory)
+        if sync:
+            _sync(file.parent)
     except OSError as error:
         with contextlib.suppress(OSError):
             new.unlink(missing_ok=True)
         raise StateError(_reason(error)) from error
+
+
+def sync_state(file: Path) -> None:
+    """Wait until the disk has what was written without ``sync``.
+
+    Raises:
+        StateError: it could not be told whether it has.
+    """
+    try:
+        _sync(file)
+        _sync(file.parent)
+    except OSError as error:
+        raise StateError(_reason(error)) from error
+
+
+def _sync(path: Path) -> None:
+    # For a directory: without this the rename itself may be lost with the power, and on some filesystems the file too.
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def _reason(error: OSError) -> str:

@@ -109,9 +109,9 @@ class Ledger:
         if before != (self._docket.revision, self._docket.changes) or boards != self._world.roster.boards:
             self._changed()
 
-    def learn(self, pci_bus_id: str, uuid: str, now: float) -> None:
-        """The kernel's log names the board at an address."""
-        self._observer.learn(pci_bus_id, uuid, None, now)
+    def learn(self, pci_bus_id: str, uuid: str, now: float, gpu: int | None = None) -> None:
+        """Somebody names the board at an address, and its number where that is known."""
+        self._observer.learn(pci_bus_id, uuid, gpu, now)
         self._changed()
 
     def device(self, action: str, pci_bus_id: str, now: float) -> None:

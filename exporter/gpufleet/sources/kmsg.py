@@ -9,10 +9,7 @@ from __future__ import annotations
 
 import errno
 import os
-import select
 import stat
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 from gpufleet.sources.errors import SourceError
@@ -25,35 +22,40 @@ _MOST_AT_ONCE = 4_096
 """Records handed over in one call, so that a flood does not keep its reader from everything else."""
 _LONGEST_LINE = 65_536
 """Of a FIFO or file: a longer one is cut, so that a missing line end can't take all memory."""
-_FILE_PAUSE_SECONDS = 0.2
-"""poll(2) calls a regular file readable always; this is how often its end is looked at again."""
+_MEMORY_DEVICES, _KMSG = 1, 11
+"""Numbers of the device (Documentation/admin-guide/devices.txt), whatever its name."""
 
 
 class Follower:
     """An open log. Not thread-safe."""
 
-    def __init__(self, path: Path, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, path: Path) -> None:
         """Open the log at its oldest record. Raises SourceError with what has to be granted."""
         self.caught_up = False
         """Whether everything that was in the log when it was opened has been handed over."""
+        self.at_end = False
+        """Whether the last read left nothing behind."""
         self.overruns = 0
         """Times that the kernel overwrote records before they were read."""
         self._path = path
-        self._clock = clock
         self._rest = b""
+        self._cutting = False
+        """The end of a line that was cut is still to come."""
         self._descriptor = self._open(path)
-        mode = os.fstat(self._descriptor).st_mode
-        self._is_records = stat.S_ISCHR(mode)
-        self._is_file = stat.S_ISREG(mode)
-        self._poll = select.poll()
-        self._poll.register(self._descriptor, select.POLLIN)
+        status = os.fstat(self._descriptor)
+        device = os.major(status.st_rdev), os.minor(status.st_rdev)
+        self._is_records = stat.S_ISCHR(status.st_mode) and device == (_MEMORY_DEVICES, _KMSG)
+        # /dev/null, which some mount over the log to hide it, is always readable too, and at its end.
+        self._tells = self._is_records or stat.S_ISFIFO(status.st_mode)
 
     def _open(self, path: Path) -> int:
         flags = os.O_NONBLOCK | os.O_CLOEXEC
         try:
+            mode = path.stat().st_mode
+            if stat.S_ISDIR(mode):
+                raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
             # A FIFO is opened for both ways: with no writer left, a reader alone would see its end for ever.
-            is_fifo = stat.S_ISFIFO(path.stat().st_mode)
-            return os.open(path, flags | (os.O_RDWR if is_fifo else os.O_RDONLY))
+            return os.open(path, flags | (os.O_RDWR if stat.S_ISFIFO(mode) else os.O_RDONLY))
         except OSError as error:
             raise SourceError(SOURCE, _remedy(path, error)) from error
 
@@ -65,44 +67,47 @@ class Follower:
     @property
     def waits_by_poll(self) -> bool:
         """Whether poll(2) tells of new records; a regular file has to be looked at now and then."""
-        return not self._is_file
-
-    def wait(self, seconds: float) -> None:
-        """Return when there may be something to read, or after ``seconds``."""
-        if self._is_file:
-            time.sleep(min(seconds, _FILE_PAUSE_SECONDS))
-        else:
-            self._poll.poll(max(0, round(seconds * 1000)))
+        return self._tells
 
     def read(self) -> list[bytes]:
-        """Records that are there now, each without its line end, at most ``_MOST_AT_ONCE``; empty when there is none.
+        """Some thousands of the records that are there, each without its line end; empty when there is none.
 
         Raises SourceError when the log can't be read any more.
         """
         records: list[bytes] = []
-        while len(records) < _MOST_AT_ONCE:
+        self.at_end = False
+        for _ in range(_MOST_AT_ONCE):
             try:
                 chunk = os.read(self._descriptor, _RECORD_BYTES)
             except BlockingIOError:
-                self.caught_up = True
-                break
+                chunk = b""
             except OSError as error:
                 if error.errno == errno.EPIPE:
                     # The ring went round: the next read goes on with the oldest record that is left.
                     self.overruns += 1
                     continue
+                if records:
+                    break  # what was read counts; the error comes again
                 raise SourceError(SOURCE, _remedy(self._path, error)) from error
             if not chunk:
-                self.caught_up = True
+                self.at_end = self.caught_up = True
                 break
             records += [chunk.rstrip(b"\n")] if self._is_records else self._lines(chunk)
+            if len(records) >= _MOST_AT_ONCE:
+                break
         return records
 
     def _lines(self, chunk: bytes) -> list[bytes]:
         *lines, rest = (self._rest + chunk).split(b"\n")
-        if len(rest) > _LONGEST_LINE:
-            lines.append(rest[:_LONGEST_LINE])
+        if self._cutting and lines:
+            # What ends here is no record of its own.
+            del lines[0]
+            self._cutting = False
+        if self._cutting:
             rest = b""
+        elif len(rest) > _LONGEST_LINE:
+            lines.append(rest[:_LONGEST_LINE])
+            rest, self._cutting = b"", True
         self._rest = rest
         return [line for line in lines if line]
 
@@ -111,12 +116,24 @@ class Follower:
         os.close(self._descriptor)
 
 
-def wall_time(microseconds: int, monotonic: float, wall: float) -> float:
-    """Unix time of a record stamped ``microseconds`` after boot, given the same moment on both clocks.
+class RecordClock:
+    """Tells when records were written, on the scale of CLOCK_MONOTONIC.
 
-    The kernel's log clock does not count time in suspend, like CLOCK_MONOTONIC; it may be off by milliseconds from it.
+    The kernel stamps them by a clock of its own, which nothing slews: after weeks up it is off by seconds, and hours
+    have been seen (kubernetes/node-problem-detector#479). Whoever reads the log as it comes can tell, since a record
+    that was not there a moment ago can't be older than that, and none is of the future.
     """
-    return wall - (monotonic - microseconds / 1_000_000)
+
+    def __init__(self) -> None:
+        self._offset = 0.0
+
+    def time(self, microseconds: int, *, since: float, now: float) -> float:
+        """When a record with that stamp was written, in seconds: after ``since``, when it was not there yet."""
+        at = microseconds / 1_000_000 + self._offset
+        bounded = min(max(at, since), now)
+        # Moved and not only bounded, so that records that are read together keep their distance.
+        self._offset += bounded - at
+        return bounded
 
 
 def _remedy(path: Path, error: OSError) -> str:
