@@ -7,6 +7,7 @@ import re
 import signal
 import subprocess
 import sys
+import urllib.error
 import urllib.request
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
@@ -93,6 +94,18 @@ def test_the_demo_is_one_command_to_a_running_exporter(tmp_path: Path) -> None:
         assert "simulated" in running.get("/").lower()
         assert running.get("/-/ready") == "ok\n"
         assert running.stop() == 0
+
+
+def test_the_addresses_printed_are_those_that_answer(tmp_path: Path) -> None:
+    """A web configuration with a password and no certificate is served, and announced, as plain HTTP."""
+    web = tmp_path / "web.yml"
+    web.write_text("basic_auth_users: {prometheus: $2b$04$Wez8jOL5kqMxTMxPjcipKu4PgE5uXAe4.qUQtQ8RPGU029dvhIIsS}\n")
+    for command in ("demo", "simulate"):
+        with Running(tmp_path, command, f"--web.config.file={web}") as running:
+            with pytest.raises(urllib.error.HTTPError, match="401") as refused:
+                running.get("/metrics")
+            refused.value.close()
+            assert running.stop() == 0
 
 
 def test_the_demo_leaves_nothing_behind_and_is_quiesced_like_the_real_one(tmp_path: Path) -> None:

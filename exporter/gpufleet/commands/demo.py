@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import tempfile
 from collections import Counter
 from dataclasses import replace
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
     from gpufleet.settings import Settings
     from gpufleet.simulate.scenario import Scenario
+    from gpufleet.web.endpoint import Endpoint
 
 _EXAMPLES = """\
   gpufleet demo
@@ -65,7 +67,7 @@ def main(argv: Sequence[str]) -> int:
         return run(
             settings,
             surroundings,
-            lambda addresses: print("\n".join(greeting(scenario, script, settings, addresses)), flush=True),
+            lambda endpoint: print("\n".join(_greeting(scenario, script, settings, endpoint)), flush=True),
         )
 
 
@@ -79,24 +81,27 @@ def _apart(settings: Settings, flags: dict[str, object], node: str, directory: P
     )
 
 
-def greeting(scenario: Scenario, script: NodeScript, settings: Settings, addresses: Sequence[str]) -> Iterator[str]:
+def _greeting(scenario: Scenario, script: NodeScript, settings: Settings, endpoint: Endpoint) -> Iterator[str]:
     """What is printed once the exporter answers."""
     kinds = Counter(gpu.profile.name for gpu in script.gpus)
     gpus = ", ".join(f"{count} x {name}" for name, count in kinds.items())
     runs = ", ".join(run.name for run in runs_on(scenario, script.name)) or "no run"
-    scheme = "http" if settings.web_config_file is None else "https"
+    # As it was started: after `make demo` the command is not on PATH.
+    program = sys.argv[0] if Path(sys.argv[0]).name == "gpufleet" else "gpufleet"
     yield ""
     yield f"gpufleet demo: {script.name}, {gpus} ({runs}). Simulated: no real GPU is behind it."
     yield ""
-    for address in addresses:
-        yield f"  page     {scheme}://{browsable(address)}/"
-        yield f"  metrics  {scheme}://{browsable(address)}{settings.web_telemetry_path}"
+    for address in endpoint.server.addresses:
+        yield f"  page     {endpoint.scheme}://{browsable(address)}/"
+        yield f"  metrics  {endpoint.scheme}://{browsable(address)}{settings.web_telemetry_path}"
     yield ""
     yield "What happens, from the start:"
     for line in what_happens(scenario, script.name):
         yield f"  {line}"
     yield ""
-    yield f"Let go of the GPUs and take them again: gpufleet quiesce --control.socket={settings.control_socket}"
+    yield "Let go of the GPUs, and take them again with resume in place of quiesce:"
+    yield f"  {program} quiesce --control.socket={settings.control_socket}"
+    yield ""
     yield "Ctrl-C ends it."
     yield ""
 

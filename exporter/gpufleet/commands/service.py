@@ -32,7 +32,7 @@ from gpufleet.web.app import App
 from gpufleet.web.endpoint import Endpoint, open_endpoint
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
     from pathlib import Path
 
     from gpufleet.collect.opening import Memory, Numbering
@@ -69,10 +69,8 @@ class Surroundings:
     """The kernel's log; None: it has nothing to say of these GPUs."""
 
 
-def run(
-    settings: Settings, surroundings: Surroundings, announce: Callable[[Sequence[str]], None] = lambda _: None
-) -> int:
-    """Serve until a signal ends it; returns the exit status. ``announce`` gets the addresses once they answer.
+def run(settings: Settings, surroundings: Surroundings, announce: Callable[[Endpoint], None] = lambda _: None) -> int:
+    """Serve until a signal ends it; returns the exit status. ``announce`` gets the endpoint once it answers.
 
     Call it in the main thread, before others are started: they inherit its signal mask.
     """
@@ -96,7 +94,7 @@ def run(
         log.error("the web configuration is refused", extra={"err": str(error)})  # noqa: TRY400 - as above
         return _REFUSED
     service.start()
-    announce(endpoint.server.addresses)
+    announce(endpoint)
     return service.obey(endpoint)
 
 
@@ -227,6 +225,7 @@ class _Service:
             replaced = self._replaced()
             if replaced is not None:
                 self._stop_serving(endpoint)
+                self._faults.stop()
                 return reexec.start_anew(replaced, sys.orig_argv[1:], os.environ)
 
     def _command(self, number: signal.Signals, endpoint: Endpoint) -> None:

@@ -146,7 +146,7 @@ def run(settings: Settings, scenario: Scenario, arguments: argparse.Namespace) -
         return _REFUSED
     stopping = threading.Event()
     threading.Thread(target=_warm_up, args=(fleet, stopping), name="warm-up", daemon=True).start()
-    _greet(settings, scenario, endpoint)
+    _greet(scenario, endpoint)
     while (received := signal.sigwaitinfo(_SIGNALS)).si_signo == signal.SIGHUP:
         if endpoint.web_config is not None:
             endpoint.web_config.current()
@@ -201,8 +201,8 @@ def _warm_up(fleet: Fleet, stopping: threading.Event) -> None:
     log.info("every node has been read", extra={"nodes": len(fleet.names)})
 
 
-def _greet(settings: Settings, scenario: Scenario, endpoint: Endpoint) -> None:
-    scheme = "http" if settings.web_config_file is None else "https"
+def _greet(scenario: Scenario, endpoint: Endpoint) -> None:
+    scheme = endpoint.scheme
     address = browsable(endpoint.server.addresses[0])
     print(
         f"\ngpufleet simulate: {len(scenario.nodes)} nodes ({scenario.name}). No real GPU is behind them.\n\n"

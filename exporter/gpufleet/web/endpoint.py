@@ -22,6 +22,11 @@ class Endpoint:
     server: Server
     web_config: LiveWebConfig | None
 
+    @property
+    def scheme(self) -> str:
+        """Return that of its URLs: a web configuration may ask for a password alone."""
+        return "http" if self.web_config is None or self.web_config.tls_context() is None else "https"
+
 
 def open_endpoint(
     app: Application,
