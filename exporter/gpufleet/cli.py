@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 COMMANDS: dict[str, tuple[str, str, str]] = {
     "exporter": ("gpufleet.commands.exporter", "main", "serve this node's GPUs as Prometheus metrics"),
     "doctor": ("gpufleet.commands.doctor", "main", "say what this node can report, what not, and why"),
+    "check": ("gpufleet.commands.check", "main", "say whether each GPU may get work; for Slurm and Kubernetes"),
+    "faults": ("gpufleet.commands.faults", "main", "explain a saved log; list and clear this node's incidents"),
     "quiesce": (
         "gpufleet.commands.quiesce",
         "quiesce",
@@ -68,7 +70,9 @@ examples:
   gpufleet demo                                  no GPU needed; prints what to open
   gpufleet exporter                              metrics on http://localhost:9837/metrics
   gpufleet exporter --poll.interval=500ms --web.listen-address=127.0.0.1:9837
-  gpufleet doctor                                why is a reading missing here?"""
+  gpufleet doctor                                why is a reading missing here?
+  dmesg | gpufleet faults                        what happened, to which GPU, whose fault, what to do
+  gpufleet check                                 may this node's GPUs get work?"""
 
 
 def _unknown(word: str) -> str:

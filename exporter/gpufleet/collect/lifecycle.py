@@ -16,7 +16,7 @@ from gpufleet.collect.event_watch import EventWatch
 from gpufleet.collect.lanes import Job, Lane
 from gpufleet.collect.options import World
 from gpufleet.logs import OnChange
-from gpufleet.model.state import NvmlState
+from gpufleet.model.state import NOT_ASKED, NvmlState
 from gpufleet.sources.nvml.calls import NvmlError
 from gpufleet.sources.nvml.device import Device
 from gpufleet.sources.nvml.events import DriverEvent, EventSet
@@ -67,7 +67,7 @@ class Lifecycle:
         self._is_out = is_out
         self.phase = Phase.CLOSED
         self.state = NvmlState.NO_DRIVER
-        self.reason: str | None = "the driver has not been asked yet"
+        self.reason: str | None = NOT_ASKED
         self.versions = Versions(None, None, None)
         self.opened: Opened | None = None
         self.events: EventWatch | None = None

@@ -92,11 +92,15 @@ class Numbers:
         self._unwritten = False
         self._said = OnChange(log)
 
-    def assign(self, present: Sequence[tuple[str, int | None]]) -> Mapping[str, int]:
-        """Number for each UUID of this boot, those of ``present`` (UUID, driver's index) included."""
+    def recall(self) -> Mapping[str, int]:
+        """Numbers that have been given in this boot. Writes nothing."""
         if self._numbers is None:
             self._numbers = self._read()
-        numbers = assign(self._numbers, present)
+        return self._numbers
+
+    def assign(self, present: Sequence[tuple[str, int | None]]) -> Mapping[str, int]:
+        """Number for each UUID of this boot, those of ``present`` (UUID, driver's index) included."""
+        numbers = assign(self.recall(), present)
         if numbers != self._numbers or self._unwritten:
             self._numbers = numbers
             self._write(numbers)

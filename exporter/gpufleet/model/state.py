@@ -32,3 +32,7 @@ class NvmlState(StrEnum):
     NO_PERMISSION = "no_permission"
     NO_GPU = "no_gpu"
     HUNG = "hung"
+
+
+NOT_ASKED = "the driver has not been asked yet"
+"""The reason before the first attempt to open it has ended: nothing is known, also not that anything is wrong."""
