@@ -20,6 +20,7 @@ from gpufleet.collect.options import PollerOptions, World
 from gpufleet.collect.poller import Poller
 from gpufleet.commands import footprint, reexec, signals
 from gpufleet.commands.faulting import Faults, client_config_error
+from gpufleet.commands.faults_control import FaultCommands
 from gpufleet.commands.health import Health
 from gpufleet.commands.routes import exporter_routes
 from gpufleet.commands.systemd import Supervisor
@@ -164,11 +165,16 @@ class _Service:
 
     def _open_control(self) -> ControlSocket | None:
         refusals = []
+        faults = FaultCommands(
+            latest=lambda: self._poller.latest,
+            faults=lambda: self._faults.watch.view,
+            clear=self._faults.watch.clear,
+            interval=self._settings.poll_interval,
+        )
+        plain = {"quiesce": self._quiesce, "resume": self._resume, "status": self._status, **faults.plain}
         for path in socket_paths(self._settings.control_socket, self._settings.state_dir):
             try:
-                control = ControlSocket(
-                    path, {"quiesce": self._quiesce, "resume": self._resume, "status": self._status}
-                )
+                control = ControlSocket(path, plain, faults.with_arguments)
             except ControlError as error:
                 refusals.append(str(error))
                 continue
