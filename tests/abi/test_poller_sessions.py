@@ -226,6 +226,7 @@ def test_the_gpu_that_hung_first_is_told_from_those_that_it_blocks(fake_nvml: Fa
     assert node.latest.nvml_state == "hung"
 
     fake_nvml.release_all()
+    fake_nvml.wait_until(lambda: sum(gpu.out for gpu in node.poller._roster) == 1)
     node.poll()
     assert states(node.latest) == ["ok"] * 6 + ["hung", "ok"]
 
