@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from gpufleet.collect.lifecycle import Phase
 from gpufleet.model.snapshot import Snapshot, SourceHealth
 from gpufleet.sources.nvml.session import open_library
 from tests.support.fake_nvml import FakeNvml
@@ -68,6 +69,7 @@ def test_a_library_that_hangs_while_it_is_opened_is_a_state(fake_nvml: FakeNvml,
         assert rig.latest.sequence >= before + 2
 
         fake_nvml.release()
+        fake_nvml.wait_until(lambda: rig.poller._lifecycle.phase is Phase.OPEN)
         rig.poll()
         assert (rig.latest.nvml_state, rig.latest.reason) == ("ok", None)
         assert all_report(rig.latest, GPUS)
