@@ -40,7 +40,9 @@ _DRIVER = re.compile(
 )
 _SYSLOG_DATE = re.compile(r"(?:<[0-9]{1,3}>)?([A-Z][a-z]{2}) {1,2}([0-9]{1,2}) [0-9]{2}:")
 _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
-_FROM_KERNEL = re.compile(r"^.{5,60}? ([A-Za-z0-9][A-Za-z0-9._-]{0,252}) kernel(?:\[[0-9]{1,10}\])?: ")
+_FROM_KERNEL = re.compile(
+    r"(?!NVRM|nvidia)[^\[]{5,60}? ([A-Za-z0-9][A-Za-z0-9._-]{0,252}) kernel(?:\[[0-9]{1,10}\])?: "
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,6 +190,7 @@ class Log:
             self._push(_Boot(), self._read_at, None)
         else:
             self._next_segment()
+            self._push(_Boot(), 0.0, None)
 
     def _push_at(self, item: _Item, prefix: str, year: int | None) -> None:
         time = saved_time(prefix, year=year)

@@ -9,7 +9,7 @@ from gpufleet.commands.faults_log import OLDEST_DATE, Told
 from gpufleet.faults import catalogue, sxids, words, xids
 from gpufleet.faults.telling import ECHO
 from gpufleet.model.fault import FaultEvent, FaultKind
-from gpufleet.model.incident import Incident, Scope
+from gpufleet.model.incident import Incident
 
 _MOST_NAMED = 4
 """GPUs in the last line; all of them are above it."""
@@ -127,14 +127,13 @@ def summary(told: Sequence[Told], lines_read: int, *, has_driver: bool) -> str:
     bad = isolating(told)
     if not bad:
         return f"{many} from {lines:,} of {read}: no GPU has to be kept from work."
-    named = ", ".join(_named(incident) for incident in bad[:_MOST_NAMED])
-    more = f" and {len(bad) - _MOST_NAMED} more" if len(bad) > _MOST_NAMED else ""
-    return f"{many} from {lines:,} of {read}; must not get work: {named}{more}."
+    return f"{many} from {lines:,} of {read}; must not get work: {named(bad)}."
 
 
-def _named(incident: Incident) -> str:
-    where = words.place(incident)
-    return f"{where if incident.scope is not Scope.NODE or incident.node else 'the node'} ({words.gist(incident)})"
+def named(incidents: Sequence[Incident]) -> str:
+    """Where they are and what they come down to, the first few of them."""
+    first = ", ".join(f"{words.place(each)} ({words.gist(each)})" for each in incidents[:_MOST_NAMED])
+    return first + (f" and {len(incidents) - _MOST_NAMED} more" if len(incidents) > _MOST_NAMED else "")
 
 
 def when(incident: Incident) -> str:

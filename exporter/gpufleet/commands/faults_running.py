@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from gpufleet.commands.asking import NO_EXPORTER, UnansweredError, ask_exporter, take
-from gpufleet.commands.faults_report import incident_object
+from gpufleet.commands.faults_report import incident_object, named
 from gpufleet.commands.flags import USAGE, FlagParser
 from gpufleet.faults import words
 from gpufleet.model.incident import FaultsView
@@ -57,12 +57,12 @@ def as_text(view: FaultsView, *, with_closed: bool) -> str:
     parts += [f"Not certain yet: {words.explain(incident)}" for incident in view.settling]
     if view.xid_errors is None:
         parts.append("The kernel's log is still being read: there may be more.")
-    isolating = sum(incident.isolate for incident in view.active)
     count = len(view.active)
-    listed = f"{count or 'No'} incident{'' if count == 1 else 's'} open"
+    listed = f"{count or 'No'} incident{'s' if count > 1 else ''} open"
     closed = f"; {len(view.closed)} over, see --closed" if view.closed and not with_closed else ""
-    needs = f", {isolating} of them for a GPU that must not get work" if isolating else ""
-    parts.append(f"{listed}{needs}{closed}.")
+    isolating = [incident for incident in view.active if incident.isolate]
+    needs = f"; must not get work: {named(isolating)}" if isolating else ""
+    parts.append(f"{listed}{closed}{needs}.")
     return "\n\n".join(parts)
 
 
