@@ -85,9 +85,13 @@ class ExporterProcess:
 
         self.address = str(until(listening, f"listens {times} times")[-1]["address"])
 
+    def url(self, path: str) -> str:
+        """The whole address of a path."""
+        return f"http://{self.address}{path}"
+
     def get(self, path: str = "/metrics", headers: Mapping[str, str] | None = None) -> tuple[int, str]:
         """Status and body."""
-        request = urllib.request.Request(f"http://{self.address}{path}", headers=dict(headers or {}))
+        request = urllib.request.Request(self.url(path), headers=dict(headers or {}))
         try:
             with _DIRECT.open(request, timeout=20) as response:
                 return response.status, response.read().decode()

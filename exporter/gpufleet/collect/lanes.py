@@ -28,8 +28,9 @@ class Lane:
     def submit(self, job: Job) -> None:
         """Run ``job`` after those submitted before; the first starts the thread. By one thread."""
         if not self._started:
-            self._started = True
+            # Where no thread is to be had the next job tries again.
             self._thread.start()
+            self._started = True
         self._jobs.put(job)
 
     def end(self) -> None:

@@ -23,6 +23,7 @@ from gpufleet.collect.publish import Publisher
 from gpufleet.collect.quiesce import Quiesce
 from gpufleet.collect.roster import Roster
 from gpufleet.collect.rounds import Rounds
+from gpufleet.logs import OnChange
 from gpufleet.model.snapshot import Snapshot
 from gpufleet.model.state import GpuState, NvmlState
 from gpufleet.sources.nvml.calls import UNKNOWN
@@ -56,6 +57,7 @@ class Poller:
         self._publisher = Publisher(options, world, self._roster, self._lifecycle, self._quiesce)
         self._next_at = 0.0
         self._second_sample = False
+        self._said = OnChange(log)
         self._reopen_at = self._reopen_wait = 0.0
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name="poll", daemon=True)
@@ -265,8 +267,13 @@ class Poller:
             return
         if event.kind == XID:
             self._world.faults.feed(fault_of(event, gpu.identity, self._world.wall()), gpu.identity.uuid)
-            log.warning(
-                "the driver reports an Xid", extra={"xid": event.data, "gpu": gpu.number, "uuid": gpu.identity.uuid}
+            # Each code of a GPU once: a storm of them is counted, and what it comes down to is an incident.
+            self._said.failed(
+                f"xid {event.data} {gpu.identity.uuid}",
+                "the driver reports an Xid",
+                str(event.data),
+                gpu=gpu.number,
+                uuid=gpu.identity.uuid,
             )
         elif event.kind == MIG_CHANGE and gpu.device is not None:
             gpu.device.mig_has_changed()

@@ -98,6 +98,11 @@ class Publisher:
         blocked = next((gpu for gpu in gpus if gpu.state is GpuState.DRIVER_BLOCKED), None)
         if blocked is not None and all(gpu.out for gpu in gpus if gpu.device is not None):
             return NvmlState.HUNG, lifecycle.reason or blocked.reason
+        openings = self._roster.openings
+        if openings and all(opening.out for opening in openings) and all(gpu.device is None for gpu in gpus):
+            # Without a name none of them can be shown as hung, so that the node has to say it.
+            call = openings[0].trace.last
+            return NvmlState.HUNG, lifecycle.reason or f"no GPU could be opened: {call} has not returned"
         return lifecycle.state, lifecycle.reason
 
     def _sources(self, state: NvmlState, reason: str | None) -> tuple[SourceHealth, ...]:
