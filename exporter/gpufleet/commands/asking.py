@@ -32,7 +32,7 @@ def ask_exporter(settings: Settings, command: str, seconds: float, **arguments: 
     until = time.monotonic() + seconds
     for path in socket_paths(settings.control_socket, settings.state_dir):
         try:
-            reply = ask(path, command, seconds=max(until - time.monotonic(), 0.01), **arguments)
+            reply = ask(path, command, seconds=round(max(until - time.monotonic(), 0.01), 2), **arguments)
         except ControlError as error:
             tried.append(str(error))
             continue
