@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from gpufleet.model.readings import Key
 
@@ -70,7 +70,7 @@ class Readouts:
     """Finds the readings by position: a tuple of keys is the same object until the call plan changes."""
 
     def __init__(self) -> None:
-        self._plans: dict[int, tuple[tuple[Key, ...], list[tuple[int, Key]]]] = {}
+        self._plans: dict[int, tuple[tuple[Key, ...], _Plan]] = {}
 
     def read(self, parts: Iterable[Readings]) -> Readout:
         """What the parts of one GPU's poll say."""
@@ -78,16 +78,18 @@ class Readouts:
         fabric: list[tuple[str, bool]] = []
         single: dict[str, Number] = {}
         for part in parts:
-            for index, key in self._positions(part.keys):
-                value = part.values[index] if index < len(part.values) else None
-                if value is None:
-                    continue
-                if key in _RECOVERY:
-                    recovery = _RECOVERY[key] if value else recovery
-                elif key in _FABRIC:
-                    fabric.append((_FABRIC[key], bool(value)))
-                else:
-                    single[_SINGLE[key]] = value
+            plan, values = self._plan(part.keys), part.values
+            for index, name in plan.single:
+                value = values[index] if index < len(values) else None
+                if value is not None:
+                    single[name] = value
+            for index, code in plan.recovery:
+                if index < len(values) and values[index]:
+                    recovery = code
+            for index, issue in plan.fabric:
+                value = values[index] if index < len(values) else None
+                if value is not None:
+                    fabric.append((issue, bool(value)))
         return Readout(
             recovery=recovery,
             remap_pending=_flag(single, "pending"),
@@ -99,16 +101,28 @@ class Readouts:
             fabric=tuple(fabric),
         )
 
-    def _positions(self, keys: tuple[Key, ...]) -> list[tuple[int, Key]]:
+    def _plan(self, keys: tuple[Key, ...]) -> _Plan:
         known = self._plans.get(id(keys))
-        # The tuple is kept beside its positions, so that its id can't be another's meanwhile.
+        # The tuple is kept beside its plan, so that its id can't be another's meanwhile.
         if known is not None and known[0] is keys:
             return known[1]
         if len(self._plans) >= _MOST_PLANS:
             self._plans.clear()
-        found = [(index, key) for index, key in enumerate(keys) if key in _SINGLE or key in _RECOVERY or key in _FABRIC]
-        self._plans[id(keys)] = (keys, found)
-        return found
+        plan = _Plan(
+            [(index, _SINGLE[key]) for index, key in enumerate(keys) if key in _SINGLE],
+            [(index, _RECOVERY[key]) for index, key in enumerate(keys) if key in _RECOVERY],
+            [(index, _FABRIC[key]) for index, key in enumerate(keys) if key in _FABRIC],
+        )
+        self._plans[id(keys)] = (keys, plan)
+        return plan
+
+
+class _Plan(NamedTuple):
+    """Where in the values is what; worked out once, since a key takes longer to look up than its value to read."""
+
+    single: list[tuple[int, str]]
+    recovery: list[tuple[int, int]]
+    fabric: list[tuple[int, str]]
 
 
 def _flag(values: dict[str, Number], name: str) -> bool | None:
