@@ -37,6 +37,8 @@ class GpuFacts:
     pci_bus_id: str
     name: str
     state: GpuState
+    minor: int | None = None
+    """N of ``/dev/nvidiaN``."""
     reason: str | None = None
     recovery: str | None = None
     """The driver's recovery action, by its name in ``gpu_recovery_action``."""
@@ -114,6 +116,7 @@ def _gpu(gpu: GpuSnapshot, readouts: Readouts) -> GpuFacts:
         pci_bus_id=gpu.identity.pci_bus_id,
         name=gpu.identity.name,
         state=gpu.state,
+        minor=gpu.identity.minor,
         reason=_cut(gpu.reason),
         recovery=_recovery(readout.recovery),
         remap_pending=readout.remap_pending,

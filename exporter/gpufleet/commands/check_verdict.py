@@ -19,6 +19,7 @@ from gpufleet.model.fault import Action, Blame
 from gpufleet.model.incident import Incident, Scope
 from gpufleet.model.state import NOT_ASKED, GpuState, NvmlState
 
+_NO_NAMES = frozenset({"None", "", "/dev/None"})
 _STALE_INTERVALS = 3
 _STALE_SECONDS = 10.0
 
@@ -55,6 +56,7 @@ class Row:
     gpu: int | None = None
     uuid: str = ""
     pci_bus_id: str = ""
+    minor: int | None = None
 
     @property
     def fitness(self) -> Fitness:
@@ -76,9 +78,10 @@ class Verdict:
 
 
 def judge(facts: Facts, wanted: Collection[str] = (), *, missing_ok: bool = False) -> Verdict:
-    """The verdict on the GPUs ``wanted`` (numbers, UUIDs or PCI addresses; empty for all) and on what they depend on.
+    """The verdict on the GPUs that are ``wanted``, and on what they depend on.
 
-    With ``missing_ok`` a node without any GPU or driver passes.
+    ``wanted`` has numbers, UUIDs, PCI addresses or device files (``nvidia5``), and is empty for all GPUs. With
+    ``missing_ok`` a node without any GPU or driver passes.
     """
     names = {name.lower() for name in wanted}
     incidents = _Incidents(facts)
@@ -89,6 +92,7 @@ def judge(facts: Facts, wanted: Collection[str] = (), *, missing_ok: bool = Fals
             gpu.number,
             gpu.uuid,
             gpu.pci_bus_id,
+            gpu.minor,
         )
         for gpu in facts.gpus
     ]
@@ -103,7 +107,9 @@ def judge(facts: Facts, wanted: Collection[str] = (), *, missing_ok: bool = Fals
 
 
 def _names(row: Row) -> set[str]:
-    return {str(row.gpu), row.uuid.lower(), row.pci_bus_id.lower()} - {"None", ""}
+    # Three numberings are about: this program's, the driver's and that of the device files, which differs from both.
+    device = None if row.minor is None else f"nvidia{row.minor}"
+    return {str(row.gpu), row.uuid.lower(), row.pci_bus_id.lower(), str(device), f"/dev/{device}"} - _NO_NAMES
 
 
 # --- the node ---------------------------------------------------------------------------------------------------------

@@ -26,6 +26,8 @@ from gpufleet.sources.kmsg_lines import Lines, driver_text, harvest_identity, he
 
 OLDEST_DATE = 315_360_000.0
 """Seconds: ten years. A time below it is one since boot: no machine is up for longer."""
+_LATEST = 253_370_764_800.0
+"""The year 9999, which a damaged file system may put far behind it."""
 _SETTLED_SECONDS = 31.0
 """After this long everything that waited for echoes is decided."""
 _REORDERED = 65_536
@@ -275,7 +277,7 @@ def _year(text: str, written: float) -> int | None:
     found = _SYSLOG_DATE.match(text)
     if found is None or found[1] not in _MONTHS:
         return None
-    last = datetime.fromtimestamp(written, UTC)
+    last = datetime.fromtimestamp(min(max(written, 0.0), _LATEST), UTC)
     day = (_MONTHS.index(found[1]) + 1, int(found[2]))
     # A day more: the log's clock may be ahead of UTC.
     return last.year if day <= (last.month, last.day + 1) else last.year - 1

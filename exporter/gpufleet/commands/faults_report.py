@@ -157,4 +157,7 @@ def _time(at: float) -> str | None:
         return None
     if at < OLDEST_DATE:
         return f"{at:.3f} s after boot"
-    return f"{datetime.fromtimestamp(at, UTC):%Y-%m-%d %H:%M:%S}Z"
+    try:
+        return f"{datetime.fromtimestamp(at, UTC):%Y-%m-%d %H:%M:%S}Z"
+    except (OverflowError, ValueError, OSError):
+        return f"{at:.0f}"  # a log can have any number where its time should be

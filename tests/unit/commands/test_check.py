@@ -144,11 +144,23 @@ def test_an_exporter_that_does_not_answer_is_waited_for_no_longer_than_is_allowe
     ],
 )
 def test_a_flag_that_can_not_be_meant_is_refused(flag: str, refusal: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """An empty variable of a prolog must not check nothing and pass."""
+    """An empty variable of a prolog must not check nothing and pass, and a typing error must not say unfit."""
     with pytest.raises(SystemExit) as ended:
         main([flag])
-    assert ended.value.code == 2
+    assert ended.value.code == 3
     assert capsys.readouterr().err == f"gpufleet check: {refusal}\n"
+
+
+def test_a_configuration_that_is_refused_takes_no_node_out_of_service(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It may have been rolled out to a whole cluster."""
+    file = tmp_path / "gpufleet.yml"
+    file.write_text("poll: {intervall: 5s}\n")
+    with pytest.raises(SystemExit) as ended:
+        main([f"--config.file={file}"])
+    assert ended.value.code == 3
+    assert "did you mean poll.interval?" in capsys.readouterr().err
 
 
 def test_the_recipes_for_schedulers_are_in_the_help(capsys: pytest.CaptureFixture[str]) -> None:

@@ -24,6 +24,7 @@ def gpu(number: int) -> GpuFacts:
         pci_bus_id=f"0000:{number:02x}:00.0",
         name="NVIDIA H100 80GB HBM3",
         state=GpuState.OK,
+        minor=7 - number,
         recovery="none",
         remap_pending=False,
         remap_failure=False,
@@ -295,7 +296,7 @@ def test_what_could_not_be_looked_at_is_degraded() -> None:
 
 
 # --- what was asked for -----------------------------------------------------------------------------------------------
-@pytest.mark.parametrize("name", ["2", "GPU-2", "gpu-2", "0000:02:00.0"])
+@pytest.mark.parametrize("name", ["2", "GPU-2", "gpu-2", "0000:02:00.0", "nvidia5", "/dev/nvidia5"])
 def test_one_gpu_can_be_asked_for_by_any_of_its_names(name: str) -> None:
     """The others' faults are not its own."""
     node = replace(NODE, active=(LOST,))
