@@ -29,7 +29,7 @@ from gpufleet.simulate.gpu import GpuScript
 from gpufleet.sources.nvml.calls import TIMEOUT, Driver
 from gpufleet.sources.nvml.session import open_library
 from tests.support.fake_nvml import FakeNvml
-from tests.support.fake_nvml_layout import SYSTEM
+from tests.support.fake_nvml_layout import COLUMNS, SYSTEM
 
 PATIENCE_SECONDS = 30.0
 """Real seconds that a condition may take; only a failure takes so long."""
@@ -69,6 +69,9 @@ class Held:
     def library(self) -> bool:
         """Whether a call that concerns no GPU is held up."""
         return False
+
+    def let_return(self) -> None:
+        """Wait until the calls have returned that are not held up any more."""
 
     def hurry(self, on: bool) -> None:
         """Let waits for events return at once, so that a close does not take the rest of one."""
@@ -186,6 +189,7 @@ class Rig:
 
         Time passes only as far as the poll thread has to give up calls that the test holds up.
         """
+        self.held.let_return()
         limit = time.monotonic() + PATIENCE_SECONDS
         last: object = None
         same = steps = 0
@@ -305,6 +309,14 @@ class HeldInFake(Held):
     def library(self) -> bool:
         return self.fake.stuck(None) > 0
 
+    def let_return(self) -> None:
+        control = self.fake.control
+        if control.hold_all or control.serialize:
+            return
+        for column in range(COLUMNS):
+            if control.stuck[column] and not any(rule.hang or rule.reserved for rule in control.rules[column]):
+                self.fake.wait_until(lambda column=column: not control.stuck[column])  # type: ignore[misc]
+
     def hurry(self, on: bool) -> None:
         self.fake.set_return("nvmlEventSetWait_v2", SYSTEM, TIMEOUT if on else 0)
 
@@ -401,12 +413,12 @@ def hold_this_one(fake: FakeNvml, function: str, gpu: int = SYSTEM) -> None:
     """Wait until a call hangs, and let those pass that follow it; ``let_go`` releases it."""
     fake.wait_until(lambda: fake.stuck(None if gpu == SYSTEM else gpu) > 0)
     for rule in fake._rules(function, gpu):
-        rule.hang = 0
+        rule.hang, rule.reserved = 0, 1
 
 
 def let_go(fake: FakeNvml, function: str, gpu: int = SYSTEM) -> None:
     """Let the call return that ``hold_this_one`` holds."""
     for rule in fake._rules(function, gpu):
-        rule.released += 1
+        rule.released, rule.reserved = rule.released + 1, 0
     fake.wake()
     fake.wait_until(lambda: fake.stuck(None if gpu == SYSTEM else gpu) == 0)
