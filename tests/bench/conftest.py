@@ -26,7 +26,7 @@ _PAGE = """\
 # Benchmarks
 
 Measured on {at} by `make bench ARGS=--bench-document=docs/benchmarks.md`: {machine}; load average
-{load}.
+{load}; {priority} priority.
 
 gpufleet, a *naive* exporter (prometheus_client and scalar pynvml calls at scrape time, `tests/bench/naive_exporter.py`)
 and nvitop-exporter, in one run on the same stand-in for the driver's library: 8 × H100, whose calls take no time unless
@@ -71,7 +71,9 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
     path = config.invocation_params.dir / config.getoption("--bench-json")
     path.write_text(json.dumps(figures.as_json(**about), indent=1) + "\n")
     terminalreporter.section("gpufleet beside what one would use instead")
-    terminalreporter.write_line(f"{about['machine']}; {about['at']}; load {about['load']}")
+    terminalreporter.write_line(
+        f"{about['machine']}; {about['at']}; load {about['load']}; {about['priority']} priority"
+    )
     terminalreporter.write_line("n× is a multiple of gpufleet's\n")
     terminalreporter.write_line(plain_table(lines))
     missed = figures.missed()
@@ -96,6 +98,7 @@ def machine() -> dict[str, str]:
     return {
         "at": time.strftime("%Y-%m-%d"),
         "machine": f"{os.cpu_count()} × {processor}, Linux {platform.release()}, Python {platform.python_version()}",
+        "priority": "ordinary" if os.sched_getscheduler(0) == os.SCHED_OTHER else "real-time",
         # A busy machine makes percentiles of times meaningless, and caches cold for everybody.
         "load": f"{_LOAD_AT_START:.2f} before, {os.getloadavg()[0]:.2f} after",
     }
