@@ -139,13 +139,8 @@ class FaultWatch:
 
     # --- the thread ---------------------------------------------------------------------------------------------------
     def _run(self) -> None:
+        self._begin()
         deadline: float | None = self._wall()
-        try:
-            self._file.load(self._ledger, self._wall())
-            # What was open is shown at once: nobody must take the time that a start needs for its end.
-            self._publish()
-        except Exception:
-            log.exception("the kept faults can't be used: beginning anew")
         while not self._stopping:
             self._wait(deadline)
             try:
@@ -158,6 +153,14 @@ class FaultWatch:
         self._file.sync()
         if self._log is not None:
             self._log.close()
+
+    def _begin(self) -> None:
+        try:
+            self._file.load(self._ledger, self._wall())
+            # What was open is shown at once: nobody must take the time that a start needs for its end.
+            self._publish()
+        except Exception:
+            log.exception("the kept faults can't be used: beginning anew")
 
     def _turn(self) -> float | None:
         """Take in everything that is there, then write and show; returns when to look again at the latest."""
