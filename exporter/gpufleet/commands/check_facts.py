@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from gpufleet.faults.readouts import RECOVERY_MEMBERS, Readouts
 from gpufleet.faults.stored import LONGEST_TEXT
-from gpufleet.model.incident import FaultsView, Incident
+from gpufleet.model.incident import NOBODY, FaultsView, Incident
 from gpufleet.model.readings import Key, Number
 from gpufleet.model.snapshot import GpuSnapshot, Snapshot
 from gpufleet.model.state import GpuState, NvmlState
@@ -98,7 +98,9 @@ def facts_of(snapshot: Snapshot, faults: FaultsView, *, now: float, interval: fl
 def _short(incidents: Iterable[Incident]) -> tuple[Incident, ...]:
     """Without what a verdict has no use for, isolating ones first."""
     ordered = sorted(incidents, key=lambda incident: not incident.isolate)
-    return tuple(replace(incident, victims=(), lines=(), notes=()) for incident in ordered[:MOST_INCIDENTS])
+    return tuple(
+        replace(incident, owner=NOBODY, victims=(), lines=(), notes=()) for incident in ordered[:MOST_INCIDENTS]
+    )
 
 
 def _gpu(gpu: GpuSnapshot, readouts: Readouts) -> GpuFacts:
