@@ -131,3 +131,19 @@ def test_a_wait_that_fails_is_told_and_not_repeated_at_once(fake_nvml: FakeNvml,
     fake_nvml.inject_xid(1, 31)
     heard(fake_nvml, node, 1, 1)
     assert next(one for one in node.latest.sources if one.source == "nvml_events").up
+
+
+def test_a_gpu_whose_registration_fails_at_first_is_heard_later(fake_nvml: FakeNvml) -> None:
+    """It is tried with each poll until it succeeds or is refused for good."""
+    fake_nvml.set_gpus(2)
+    fake_nvml.set_return("nvmlDeviceRegisterEvents", 1, 999)
+    with rig_on(fake_nvml) as rig:
+        rig.poll(2)
+        assert all_report(rig.latest, 2)
+        fake_nvml.set_return("nvmlDeviceRegisterEvents", 1, 0)
+        rig.poll()
+        fake_nvml.inject_xid(1, 48)
+        heard(fake_nvml, rig, 1, 1)
+        fake_nvml.reset_counts()
+        rig.poll(5)
+        assert ("nvmlDeviceRegisterEvents", 1) not in fake_nvml.counts()

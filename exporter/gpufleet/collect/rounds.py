@@ -122,9 +122,10 @@ class Rounds:
     def _register(self, gpu: Watched, device: Device) -> None:
         # By the worker, so that a registration that hangs costs this GPU only.
         events = self._events
-        if events is not None and gpu.registered_with is not events:
+        if events is None or gpu.registered_with is events:
+            return
+        if events.register(device.handle, device.trace):
             gpu.registered_with = events
-            events.register(device.handle, device.trace)
 
     # --- results ------------------------------------------------------------------------------------------------------
     def _collect(self) -> None:

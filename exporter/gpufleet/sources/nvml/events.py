@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import pynvml
 
-from gpufleet.sources.nvml.calls import SUCCESS, TIMEOUT, Calls, NvmlError, Trace
+from gpufleet.sources.nvml.calls import NEVER_HERE, NO_PERMISSION, SUCCESS, TIMEOUT, Calls, NvmlError, Trace
 from gpufleet.sources.nvml.identity import read_uuid
 
 XID = int(pynvml.nvmlEventTypeXidCriticalError)
@@ -63,21 +63,25 @@ class EventSet:
         self._registered: set[int | None] = set()
 
     def register(self, handle: ctypes.c_void_p, trace: Trace) -> bool:
-        """Ask for a device's events, by the device's own worker; false when it gives no Xid.
+        """Ask for a device's events, by the device's own worker; false when it has to be tried again, since the call
+        for its Xids failed for a passing reason.
 
         ``trace`` is where the call that the worker is in can be seen from outside.
         """
         self._registered.add(handle.value)
         calls = self._calls.traced(trace)
         supported = (ctypes.c_uint64 * 1)()
-        if calls["nvmlDeviceGetSupportedEventTypes"](handle, supported) != SUCCESS:
-            return False
-        wanted = [bit for bit in (XID, *OPTIONAL) if supported[0] & bit]
-        registered = set()
-        for bit in wanted:
-            if not trace.given_up and calls["nvmlDeviceRegisterEvents"](handle, bit, self._set) == SUCCESS:
-                registered.add(bit)
-        return XID in registered
+        code = calls["nvmlDeviceGetSupportedEventTypes"](handle, supported)
+        if code != SUCCESS:
+            return _is_final(code)
+        settled = True
+        for bit in [bit for bit in (XID, *OPTIONAL) if supported[0] & bit]:
+            if trace.given_up:
+                return False
+            code = calls["nvmlDeviceRegisterEvents"](handle, bit, self._set)
+            if bit == XID:
+                settled = _is_final(code)
+        return settled
 
     def wait(self, milliseconds: int) -> DriverEvent | None:
         """The next event, or ``None`` when none came in time. Raises NvmlError on every other answer.
@@ -108,3 +112,7 @@ class EventSet:
     def free(self) -> None:
         """Give the set back: with nobody waiting, and before nvmlShutdown."""
         self._calls["nvmlEventSetFree"](self._set)
+
+
+def _is_final(code: int) -> bool:
+    return code in (SUCCESS, NO_PERMISSION) or code in NEVER_HERE

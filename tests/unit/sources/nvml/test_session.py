@@ -253,6 +253,28 @@ def test_event_types_are_registered_one_by_one() -> None:
     assert len(asked) == 3
 
 
+@pytest.mark.parametrize(
+    ("code", "again"),
+    [(nvml.NOT_SUPPORTED, False), (nvml.NO_PERMISSION, False), (nvml.TIMEOUT, True), (nvml.UNKNOWN, True)],
+)
+@pytest.mark.parametrize("function", ["nvmlDeviceGetSupportedEventTypes", "nvmlDeviceRegisterEvents"])
+def test_a_registration_that_fails_for_now_is_tried_again(function: str, code: int, again: bool) -> None:
+    """Otherwise a GPU's Xids would not be counted until the driver is opened anew, and nobody would know."""
+
+    def supported(_: object, mask: ctypes.Array[ctypes.c_uint64]) -> int:
+        mask[0] = XID
+        return 0
+
+    functions = {
+        "nvmlEventSetCreate": returns(0),
+        "nvmlDeviceGetSupportedEventTypes": supported,
+        "nvmlDeviceRegisterEvents": returns(0),
+    }
+    events = EventSet(well(**(functions | {function: returns(code)})).calls())
+
+    assert events.register(HANDLE, Trace()) is not again
+
+
 def test_counts_add_up_and_tell_what_was_not_written() -> None:
     """Of a device and of those before it."""
     first, second = Tally(), Tally()
