@@ -166,7 +166,7 @@ def test_what_is_shown_is_on_disk(process: Process, log: RecordFile) -> None:
     assert on_disk[-1].xid_errors == process.shown[-1].xid_errors
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(3))
 def test_whenever_it_is_killed_what_was_shown_holds(seed: int, tmp_path: Path) -> None:
     """Incidents keep their names, none is lost, counts never go down, and in the end each fault has counted once."""
     chance = random.Random(seed)
@@ -178,7 +178,7 @@ def test_whenever_it_is_killed_what_was_shown_holds(seed: int, tmp_path: Path) -
     names: dict[str, str] = {}
     over: set[str] = set()
     before: dict[tuple[str, int | None], int] = {}
-    for _ in range(600):
+    for _ in range(400):
         match chance.randrange(8):
             case 0 | 1:
                 code, gpu = chance.choice([31, 43, 45, 79, 119, 64, 48, 13]), chance.randrange(4)
