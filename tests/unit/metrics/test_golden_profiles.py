@@ -1,0 +1,64 @@
+"""The whole exposition of a node of each profile, byte for byte, through the real call plan and decoding."""
+
+from __future__ import annotations
+
+import pytest
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics_families
+from prometheus_client.parser import text_string_to_metric_families as text_families
+
+from gpufleet.collect.synchronous import SynchronousNode
+from gpufleet.metrics.family import Level
+from gpufleet.metrics.render import OPENMETRICS_END, Renderer
+from gpufleet.model.snapshot import Snapshot
+from gpufleet.simulate.driver import ScriptedDriver
+from gpufleet.simulate.scripts import sliced, uniform
+from tests.conftest import Golden
+from tests.promtool import Promtool
+from tests.support.poller_rig import EPOCH, OPTIONS, HandClock
+
+GPUS = 2
+POLLS = 3
+"""The first seeds activity, the second has it, the third has sums of two windows."""
+SLICED = "h100-80gb-hbm3-7x1g.10gb"
+PROFILES = ("h100-80gb-hbm3", "h200", "b200", "a100-80gb", "l4", "t4", "gb10", SLICED)
+
+
+def polled(profile: str) -> Snapshot:
+    """A node of two GPUs, some polls old, under a clock that a test moves."""
+    scripts = sliced("h100-80gb-hbm3", ["1g.10gb"] * 7, GPUS) if profile == SLICED else uniform(profile, GPUS)
+    clock = HandClock()
+    node = SynchronousNode(ScriptedDriver(scripts, clock=clock, started_at=EPOCH), OPTIONS, clock, clock.wall)
+    for _ in range(POLLS):
+        clock.now += 1.0
+        snapshot = node.poll()
+    return snapshot
+
+
+@pytest.mark.parametrize("level", list(Level), ids=str)
+@pytest.mark.parametrize("profile", PROFILES)
+def test_the_exposition_of_a_profile_is_the_golden_one(
+    profile: str, level: Level, golden: Golden, promtool: Promtool
+) -> None:
+    """A changed name, label, unit or value shows as a difference of the file; promtool has no complaint of it."""
+    text = Renderer(level).text(polled(profile)).encode()
+    golden(f"{profile}__{level.value}.prom", text)
+    assert promtool.check_metrics(text) == ""
+
+
+@pytest.mark.parametrize("profile", PROFILES)
+def test_both_formats_are_read_back_as_the_same_samples(profile: str) -> None:
+    """By prometheus-client's parsers: the same names, labels and values in either."""
+    renderer, snapshot = Renderer(), polled(profile)
+    text = renderer.text(snapshot)
+    openmetrics = renderer.openmetrics(snapshot) + OPENMETRICS_END
+
+    def samples(families: object) -> set[tuple[str, tuple[tuple[str, str], ...], float]]:
+        return {
+            (sample.name, tuple(sorted(sample.labels.items())), sample.value)
+            for family in families  # type: ignore[attr-defined]
+            for sample in family.samples
+        }
+
+    read = samples(text_families(text))
+    assert read == samples(openmetrics_families(openmetrics))
+    assert len(read) == sum(not line.startswith("#") for line in text.splitlines())
