@@ -28,10 +28,11 @@ def polled(profile: str) -> Snapshot:
     scripts = sliced("h100-80gb-hbm3", ["1g.10gb"] * 7, GPUS) if profile == SLICED else uniform(profile, GPUS)
     clock = HandClock()
     node = SynchronousNode(ScriptedDriver(scripts, clock=clock, started_at=EPOCH), OPTIONS, clock, clock.wall)
-    for _ in range(POLLS):
+    for _ in range(POLLS - 1):
         clock.now += 1.0
-        snapshot = node.poll()
-    return snapshot
+        node.poll()
+    clock.now += 1.0
+    return node.poll()
 
 
 @pytest.mark.parametrize("level", list(Level), ids=str)
