@@ -428,7 +428,7 @@ def disturb(fake: FakeNvml, chance: random.Random) -> None:
 
 
 @pytest.mark.parametrize("seed", [3, 12])
-def test_nothing_is_misused_whatever_happens(fake_nvml: FakeNvml, seed: int) -> None:
+def soak_nothing_is_misused_whatever_happens(fake_nvml: FakeNvml, seed: int) -> None:
     """Hangs, losses, restarts and re-partitionings on top of each other: no dead handle, no freed sample, no call on
     a GPU that has one stuck, at most one stuck thread a GPU, no reading shown twice; and all is well again after.
     """
