@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -123,7 +124,17 @@ def wait_for_replay(exporter: ExporterProcess, *, gpus: int = 8) -> Shown:
     """Wait until every GPU has been polled and the log has been read to its end."""
     exporter.wait_for(rf'^gpu_power_watts\{{gpu="{gpus - 1}"')
     until(lambda: not is_replaying(exporter), "the log is replayed", every=0.05)
+    polled = last_poll(exporter)
+    until(lambda: last_poll(exporter) > polled, "another poll has shown it", every=0.05)
     return see(exporter)
+
+
+def last_poll(exporter: ExporterProcess) -> float:
+    """When the first GPU answered last, as Unix time."""
+    (line,) = re.findall(
+        r'^gpufleet_last_poll_timestamp_seconds\{gpu="0"[^}]*\} (\S+)', exporter.metrics(), re.MULTILINE
+    )
+    return float(line)
 
 
 def is_replaying(exporter: ExporterProcess) -> bool:

@@ -87,6 +87,17 @@ class FaultWatch:
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name="faults", daemon=True)
 
+    def load(self) -> None:
+        """Take up what is kept, and show it: nobody must take the time that a start needs for its end.
+
+        Before ``start``, and before anybody looks.
+        """
+        try:
+            self._file.load(self._ledger, self._wall())
+            self._publish()
+        except Exception:
+            log.exception("the kept faults can't be used: beginning anew")
+
     # --- for other threads --------------------------------------------------------------------------------------------
     @property
     def health(self) -> SourceHealth:
@@ -139,7 +150,6 @@ class FaultWatch:
 
     # --- the thread ---------------------------------------------------------------------------------------------------
     def _run(self) -> None:
-        self._begin()
         deadline: float | None = self._wall()
         while not self._stopping:
             self._wait(deadline)
@@ -153,14 +163,6 @@ class FaultWatch:
         self._file.sync()
         if self._log is not None:
             self._log.close()
-
-    def _begin(self) -> None:
-        try:
-            self._file.load(self._ledger, self._wall())
-            # What was open is shown at once: nobody must take the time that a start needs for its end.
-            self._publish()
-        except Exception:
-            log.exception("the kept faults can't be used: beginning anew")
 
     def _turn(self) -> float | None:
         """Take in everything that is there, then write and show; returns when to look again at the latest."""

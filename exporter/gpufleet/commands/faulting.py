@@ -41,6 +41,7 @@ class Faults:
         )
         options = FaultOptions(kmsg, settings.kmsg_accept_userspace, settings.state_dir)
         self.watch = FaultWatch(ledger, options, wall=time.time, monotonic=time.monotonic, show=self._show)
+        self.watch.load()
 
     def expose(self, metrics: SelfMetrics) -> None:
         """Have it shown what became of the posts."""

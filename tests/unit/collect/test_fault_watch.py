@@ -51,7 +51,7 @@ class Process:
             monotonic=self.monotonic,
             show=self._show,
         )
-        self.watch._begin()
+        self.watch.load()
 
     def _show(self, view: FaultsView) -> None:
         self.shown.append(view)
@@ -301,7 +301,7 @@ def test_without_a_directory_nothing_is_kept(log: RecordFile, tmp_path: Path) ->
         ledger(), FaultOptions(log.path, first_poll_seconds=0.0), wall=lambda: START, monotonic=lambda: 9.0
     )
     log.say(xid(79, address(1)), at=8.0)
-    watch._begin()
+    watch.load()
     watch._turn()
     assert [incident.fault for incident in watch.view.active] == ["79"]
     assert list(tmp_path.iterdir()) == [log.path]
