@@ -98,6 +98,24 @@ class Rising:
         self._highest, self._lower = value, 0
 
 
+_Rows = tuple[tuple[int, Key, int, int, int, int], ...]
+_Sets = tuple[tuple[int, tuple[str, ...]], ...]
+
+
+# As above: at one poll a second every cache is cold, and what all GPUs read from is fetched once.
+@lru_cache(maxsize=256)
+def _places(fields: tuple[Field, ...]) -> tuple[_Rows, _Sets, tuple[Key, ...]]:
+    """Where in a reply each plain field is and how it becomes a reading, where each code is, and the keys of all."""
+    rows = [(2 * i, field.key, field.unit) for i, field in enumerate(fields) if not field.members]
+    sets = [(2 * i, field.key.name, field.members) for i, field in enumerate(fields) if field.members]
+    keys = [key for _, key, _ in rows] + [key for _, name, members in sets for key in state_set_keys(name, members)]
+    return (
+        tuple((at, key, u.mask, u.high, u.times, u.per) for at, key, u in rows),
+        tuple((at, members) for at, _, members in sets),
+        tuple(keys),
+    )
+
+
 class FieldBatch:
     """Fields of one tier on one device, reduced by a probe to those that the device reports."""
 
@@ -106,11 +124,7 @@ class FieldBatch:
     def __init__(self, tier: Tier, fields: Sequence[Field], request: FieldRequest) -> None:
         self.tier = tier
         self._request = request
-        rows = [(2 * i, field.key, field.unit) for i, field in enumerate(fields) if not field.members]
-        self._rows = tuple((at, key, u.mask, u.high, u.times, u.per) for at, key, u in rows)
-        self._sets = tuple((2 * i, field.members) for i, field in enumerate(fields) if field.members)
-        sets = [state_set_keys(field.key.name, field.members) for field in fields if field.members]
-        self.keys = (*(key for _, key, _ in rows), *(key for keys in sets for key in keys))
+        self._rows, self._sets, self.keys = _places(tuple(fields))
         self.values: list[Number | None] = [None] * len(self.keys)
         self._rising = Rising(self.keys.index(ENERGY)) if ENERGY in self.keys else None
 

@@ -11,6 +11,7 @@ import ctypes
 import math
 import struct
 from collections.abc import Sequence
+from functools import lru_cache
 from itertools import compress
 
 from gpufleet.model.readings import Key, Number, Readings
@@ -24,6 +25,7 @@ from gpufleet.sources.nvml.calls import (
     NvmlError,
     Trace,
 )
+from gpufleet.sources.nvml.plan import same_keys
 from gpufleet.sources.nvml.tally import UNWRITTEN, Tally
 
 SHORTEST_SECONDS = 0.1
@@ -84,6 +86,15 @@ def supports_gpm(calls: Calls, handle: ctypes.c_void_p) -> bool:
     return code == SUCCESS and bool(support[1])
 
 
+# Shared by all devices: at one poll a second every cache is cold, and what all of them read from is fetched once.
+@lru_cache(maxsize=64)
+def _request(metrics: tuple[int, ...]) -> tuple[tuple[tuple[int, bool], ...], bytes, struct.Struct]:
+    """Place of each metric in the reply and whether it is a rate; what is asked; how the reply is read."""
+    rows = tuple((2 * i, metric in _RATES) for i, metric in enumerate(metrics))
+    template = b"".join(_METRIC.pack(metric, UNWRITTEN, 0.0) for metric in metrics)
+    return rows, template, struct.Struct("<24x" + _METRIC_REPLY * len(metrics))
+
+
 class GpmReader:
     """The pair of samples of one device or one GPU instance."""
 
@@ -113,9 +124,7 @@ class GpmReader:
 
     def _plan(self, metrics: Sequence[tuple[int, Key]]) -> None:
         self._metrics = tuple(metrics)
-        self._rows = tuple((2 * i, metric in _RATES) for i, (metric, _) in enumerate(self._metrics))
-        self._template = b"".join(_METRIC.pack(metric, UNWRITTEN, 0.0) for metric, _ in self._metrics)
-        self._reply = struct.Struct("<24x" + _METRIC_REPLY * len(self._metrics))
+        self._rows, self._template, self._reply = _request(tuple(metric for metric, _ in self._metrics))
         self._buffer = (ctypes.c_char * (24 + len(self._template)))()
         self._view = memoryview(self._buffer).cast("B")
         self._mask: list[bool] | None = None
@@ -224,7 +233,7 @@ class GpmReader:
     def _readings(self, values: list[Number | None]) -> Readings:
         mask = [value is not None for value in values]
         if mask != self._mask:
-            self._keys = tuple(compress((key for _, key in self._metrics), mask))
+            self._keys = same_keys(tuple(compress((key for _, key in self._metrics), mask)))
             self._mask = mask
         return Readings(self._keys, tuple(values) if len(values) == len(self._keys) else tuple(compress(values, mask)))
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import compress
 
 from gpufleet.model.readings import NOTHING, Key, Number, Readings
@@ -26,6 +27,12 @@ class Pace:
     interval: float
     medium: float = 10.0
     slow: float = 60.0
+
+
+@lru_cache(maxsize=256)
+def same_keys(keys: tuple[Key, ...]) -> tuple[Key, ...]:
+    """Equal keys as one object: GPUs of one model then share what is derived from it, and a poll fetches it once."""
+    return keys
 
 
 class Abandoned(Exception):
@@ -50,7 +57,7 @@ class Columns:
         mask = [value is not None for value in values]
         if mask != self._mask:
             self._mask = mask
-            self._keys = tuple(compress((key for item in self.items for key in item.keys), mask))
+            self._keys = same_keys(tuple(compress((key for item in self.items for key in item.keys), mask)))
         return Readings(self._keys, tuple(values) if len(values) == len(self._keys) else tuple(compress(values, mask)))
 
 
