@@ -29,6 +29,8 @@ STALE_INTERVALS = 3
 # second however fast the polls are; a little less, so that of polls each second none is left out.
 _WATCHED_SECONDS = 120.0
 _AHEAD_SECONDS = 0.9
+# The first polls of a start bring new series one after the other, in less than a second: each of them is made ahead.
+_STARTING_SECONDS = 5.0
 # Process metrics are read anew at this age: reading them costs about what rendering four GPUs does.
 _SELF_SECONDS = 5.0
 
@@ -92,6 +94,7 @@ class Exposition:
         self._edition: _Edition | None = None
         self._wanted: dict[_Form, float] = {}
         self._ahead_at = float("-inf")
+        self._starting_until = float("-inf")
         self._self_texts: dict[bool, bytes] = {}
         self._self_at = float("-inf")
         source.subscribe(self._published)
@@ -115,12 +118,14 @@ class Exposition:
         The first rendering works out every line's name and labels and takes ten times as long as a later one: at a
         start the poll's thread has the time for it that the first scrape has not.
         """
-        self._wanted[openmetrics, gzip] = self._clock()
+        now = self._clock()
+        self._wanted[openmetrics, gzip] = now
+        self._starting_until = now + _STARTING_SECONDS
 
     def _published(self, _: Snapshot) -> None:
         """Make, on the poll's thread, what scrapes have wanted lately."""
         now = self._clock()
-        if now - self._ahead_at < _AHEAD_SECONDS:
+        if self._starting_until < now < self._ahead_at + _AHEAD_SECONDS:
             return
         wanted = [form for form, at in tuple(self._wanted.items()) if now - at < _WATCHED_SECONDS]
         if wanted:

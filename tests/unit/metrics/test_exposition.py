@@ -188,6 +188,8 @@ def test_an_expected_scrape_is_made_ahead_of_the_first() -> None:
     assert made.forms() == {(True, True), (True, False)}
     ready = made.bodies()[True, True]
     assert fixture.exposition.body(openmetrics=True, gzip=True) is ready
+    fixture.node.publish(replace(hopper_node(1, poll=2), monotonic=1.1))
+    assert made.forms() == {(True, True), (True, False)}
     other = Fixture(hopper_node(1, poll=0))
     other.exposition.expect(openmetrics=True, gzip=True)
     other.node.publish(hopper_node(1, poll=200))
