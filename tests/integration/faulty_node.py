@@ -121,7 +121,7 @@ def wait_for_count(exporter: ExporterProcess, gpu: int, code: int, count: int) -
 
 
 def wait_for_replay(exporter: ExporterProcess, *, gpus: int = 8) -> Shown:
-    """Wait until every GPU has been polled and the log has been read to its end."""
+    """Wait until every GPU has been polled and the log has been read to its end, and for one more poll."""
     exporter.wait_for(rf'^gpu_power_watts\{{gpu="{gpus - 1}"')
     until(lambda: not is_replaying(exporter), "the log is replayed", every=0.05)
     polled = last_poll(exporter)

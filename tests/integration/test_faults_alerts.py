@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from gpufleet.collect.control import ask
+from gpufleet.sources.nvml.calls import GPU_IS_LOST
 from tests.integration.alertmanager_server import AlertmanagerServer
 from tests.integration.conftest import Monitoring
 from tests.integration.exporter_process import ExporterProcess
@@ -18,6 +19,7 @@ from tests.integration.faulty_node import FaultyNode, wait_for_replay, wait_for_
 from tests.integration.test_direct_path import replica
 from tests.support.fake_nvml import FakeNvml
 from tests.support.fake_nvml_fixtures import fake_nvml, nvml_build
+from tests.support.fake_nvml_layout import SYSTEM
 from tests.support.kmsg_records import RecordFile
 from tests.waiting import until
 
@@ -63,13 +65,14 @@ def test_what_is_shown_at_once_is_an_alert_within_a_second(
     exporter: ExporterProcess,
     alertmanager: AlertmanagerServer,
 ) -> None:
-    """Each line by itself, and a GPU that the driver finds lost without one: that takes until the next poll."""
+    """Each line by itself, and a GPU that is lost without one, which ends the wait for events and is seen by a poll."""
     assert exporter.process.poll() is None
     took: dict[str, float] = {}
     for gpu, code in enumerate(AT_ONCE):
         node.xid(code, gpu)
         took[str(code)] = seconds_to_alert(alertmanager, gpu, str(code))
     node.fake.lose(7)
+    node.fake.set_return("nvmlEventSetWait_v2", SYSTEM, GPU_IS_LOST)
     took["gpu_lost"] = seconds_to_alert(alertmanager, 7, "gpu_lost")
     print(", ".join(f"{fault}: {1000 * seconds:.0f} ms" for fault, seconds in took.items()))
     assert max(took.values()) < LIMIT_SECONDS, took

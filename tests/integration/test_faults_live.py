@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from gpufleet.sources.nvml.calls import GPU_IS_LOST
 from tests.integration.exporter_process import ExporterProcess
 from tests.integration.faulty_node import (
     FaultyNode,
@@ -20,6 +21,7 @@ from tests.integration.faulty_node import (
 )
 from tests.support.fake_nvml import FakeNvml
 from tests.support.fake_nvml_fixtures import fake_nvml, nvml_build
+from tests.support.fake_nvml_layout import SYSTEM
 from tests.support.kmsg_records import KERNEL, USER, RecordFile, sxid, xid
 from tests.waiting import until
 
@@ -244,6 +246,20 @@ def test_an_application_fault_that_needs_a_reboot_isolates_and_refunds_nothing(
     assert (labels["class"], labels["action"], labels["isolate"], labels["refund"]) == (
         ("application", "reboot_node", "true", "false")
     )
+
+
+# --- a GPU that is lost without a line --------------------------------------------------------------------------------
+
+
+def test_a_gpu_that_is_lost_without_a_line_is_polled_at_once(node: FaultyNode) -> None:
+    """Whoever waits for events is told of it, however long the interval of the polls is."""
+    node.flags = ("--poll.interval=60s", "--poll.deadline=1s")
+    with node.start() as exporter:
+        wait_for_replay(exporter)  # that other poll is the one for the second sample of activity
+        node.fake.lose(3)
+        node.fake.set_return("nvmlEventSetWait_v2", SYSTEM, GPU_IS_LOST)
+        until(lambda: known(exporter)["active"], "an incident is open", seconds=10)
+        assert [each["fault"] for each in known(exporter)["active"]] == ["gpu_lost"]
 
 
 # --- a driver that hangs ----------------------------------------------------------------------------------------------

@@ -31,8 +31,9 @@ class EventWatch:
         deliver: Callable[[DriverEvent], None],
         on_end: Callable[[], None],
         clock: Callable[[], float],
+        on_error: Callable[[], None] = lambda: None,
     ) -> None:
-        """``deliver`` and ``on_end`` are called by the waiting thread."""
+        """All but ``clock`` are called by the waiting thread; ``on_error`` when waits begin to fail, or fail anew."""
         self.event_set = event_set
         self.error: NvmlError | None = None
         """The last wait's error; ``None`` while waits succeed."""
@@ -40,6 +41,7 @@ class EventWatch:
         self._waiting_since: float | None = None
         self._deliver = deliver
         self._on_end = on_end
+        self._on_error = on_error
         self._end = threading.Event()
         self.ended = False
         """No wait is out and none will come."""
@@ -75,7 +77,10 @@ class EventWatch:
                 event = self.event_set.wait(WAIT_MILLISECONDS)
             except NvmlError as error:
                 self._waiting_since = None
+                is_new = self.error is None or self.error.code != error.code
                 self.error = error
+                if is_new:
+                    self._on_error()
                 self._said.failed("wait", "the driver's events can't be waited for", str(error))
                 if error.code in LIBRARY_DOWN:
                     return

@@ -62,9 +62,13 @@ class Lifecycle:
         post: Callable[[Job], None],
         deliver: Callable[[DriverEvent], None],
         is_out: Callable[[], bool],
+        poll_soon: Callable[[], None] = lambda: None,
     ) -> None:
-        """``is_out`` tells whether a device's call is overdue."""
+        """``is_out`` tells whether a device's call is overdue; ``poll_soon`` is called on the poll thread when no
+        event can be waited for any more.
+        """
         self._is_out = is_out
+        self._poll_soon = poll_soon
         self.phase = Phase.CLOSED
         self.state = NvmlState.NO_DRIVER
         self.reason: str | None = NOT_ASKED
@@ -203,7 +207,8 @@ class Lifecycle:
         self._lane.end()
 
     def _watch(self, event_set: EventSet) -> EventWatch:
-        return EventWatch(event_set, self._deliver, lambda: self._post(lambda: None), self._world.monotonic)
+        wake, poll = partial(self._post, lambda: None), partial(self._post, self._poll_soon)
+        return EventWatch(event_set, self._deliver, wake, self._world.monotonic, poll)
 
     @property
     def events_ended(self) -> bool:

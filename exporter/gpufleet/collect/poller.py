@@ -51,7 +51,7 @@ class Poller:
         self._roster = Roster(
             numbering, memory or KnownGpus(None, None), self._inbox.put, self._clock, options.interval
         )
-        self._lifecycle = Lifecycle(world, self._inbox.put, self._event, is_out=self._roster.anything_out)
+        self._lifecycle = Lifecycle(world, self._inbox.put, self._event, self._roster.anything_out, self._poll_now)
         self._rounds = Rounds(world, self._roster, self._inbox.put, options.deadline)
         self._quiesce = Quiesce(options.quiesce_max, world, self._roster, self._lifecycle)
         self._publisher = Publisher(options, world, self._roster, self._lifecycle, self._quiesce)
@@ -108,7 +108,11 @@ class Poller:
 
     def _resume(self) -> None:
         self._quiesce.resume()
-        self._next_at = self._clock()
+        self._poll_now()
+
+    def _poll_now(self) -> None:
+        # Also when events can't be waited for, which most likely says that a GPU is lost: its own poll tells which.
+        self._next_at = min(self._next_at, self._clock())
 
     def devices_changed(self) -> None:
         """Look for GPUs that came or went: the kernel said so (udev)."""

@@ -56,9 +56,13 @@ class Watching:
         self.clock = HandClock()
         self.delivered: list[int] = []
         self.ended = threading.Event()
+        self.errors = 0
         self.watch = EventWatch(
-            self.events, lambda event: self.delivered.append(event.data), self.ended.set, self.clock
+            self.events, lambda event: self.delivered.append(event.data), self.ended.set, self.clock, self._failed
         )
+
+    def _failed(self) -> None:
+        self.errors += 1
 
     def answer(self, answer: Answer) -> None:
         """End the present wait, and see the next one begin or the thread end."""
@@ -133,6 +137,16 @@ def test_a_wait_that_succeeds_again_clears_the_error(watching: Watching) -> None
 
     assert watching.watch.error is None
     assert watching.delivered == [31]
+    watching.end()
+
+
+def test_each_new_error_is_told_once(watching: Watching) -> None:
+    """It is the first word of a GPU that was lost; for as long as it is, each wait says the same."""
+    watching.watch._end.wait = lambda _=None: False  # type: ignore[assignment, method-assign] # no pause
+    for answer in (failing(GPU_IS_LOST), failing(GPU_IS_LOST), failing(UNKNOWN), lambda: None, failing(UNKNOWN)):
+        watching.answer(answer)
+
+    assert watching.errors == 3
     watching.end()
 
 
