@@ -8,7 +8,8 @@ it worked out once: the formats demand that a family's lines stand together, sna
 from __future__ import annotations
 
 import sys
-from operator import itemgetter
+from itertools import compress
+from operator import itemgetter, ne
 from typing import TYPE_CHECKING
 
 from gpufleet.metrics.catalog import FAMILIES, ORDER
@@ -90,16 +91,18 @@ class Renderer:
     def _write(self, block: _Block, values: tuple[Number | None, ...]) -> None:
         if len(values) != len(block.prefixes):  # values without their keys: whose they are is anybody's guess
             values = (None,) * len(block.prefixes)
-        pieces = self._pieces
-        place = block.first
-        for prefix, before, value in zip(block.prefixes, block.values, values, strict=True):
-            if value is not before and value != before and prefix is not None:
-                # Adding 0 makes numbers of booleans and takes the sign from a zero.
-                line = f"{prefix}{value + 0!r}\n" if value is not None and -_LARGEST <= value <= _LARGEST else ""
-                if not line or not pieces[place]:
-                    self._count(block.families[place - block.first], bool(line) - bool(pieces[place]))
-                pieces[place] = line
-            place += 1
+        pieces, prefixes, first = self._pieces, block.prefixes, block.first
+        # The comparison of all values runs in C; half of them are what they were.
+        for index in compress(range(len(values)), map(ne, block.values, values)):
+            prefix = prefixes[index]
+            if prefix is None:
+                continue
+            value, place = values[index], first + index
+            # Adding 0 makes numbers of booleans and takes the sign from a zero.
+            line = f"{prefix}{value + 0!r}\n" if value is not None and -_LARGEST <= value <= _LARGEST else ""
+            if not line or not pieces[place]:
+                self._count(block.families[index], bool(line) - bool(pieces[place]))
+            pieces[place] = line
         block.values = values
 
     def _count(self, family: int, change: int) -> None:
