@@ -28,7 +28,7 @@ def test_cost_of_a_poll(fake_nvml: FakeNvml, figures: Figures, seconds: float) -
     assert found["values"] > 40
     for key, name in (("poll.warm", "warm"), ("poll.second", "second")):
         cost = found[name]
-        threads = ", ".join(f"{thread} {1e6 * cost['threads'][thread]:.0f}" for thread in ("poll", "gpu", "gpm"))
+        threads = ", ".join(f"{thread} {1e6 * cost['threads'][thread]:.0f}" for thread in ("poll", "reader", "gpm"))
         figures.put(key, 1e6 * cost["poller"], note=f"threads: {threads}")
         bare = f"bare loop {1e6 * cost['bare']:.1f} µs: {found['calls']} calls, {found['values']} values"
         figures.put(f"{key}.bare", cost["poller"] / cost["bare"], note=bare)

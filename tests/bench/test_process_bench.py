@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.bench.conftest import GPUS
 from tests.bench.figures import GPUFLEET, NAIVE, NVITOP, SUBJECTS, Figures
 from tests.bench.programs import Program, start, why_missing
 from tests.bench.scraping import Scraper, each
@@ -24,7 +25,7 @@ def complete(program: Program) -> None:
     def shows_all() -> bool:
         program.check()
         with Scraper(program.port) as scraper:
-            return scraper.scrape().text.count("gpu_sm_active_ratio{") == 8
+            return scraper.scrape().text.count("gpu_sm_active_ratio{") == GPUS
 
     until(shows_all, "all GPUs with their activity", seconds=20)
 
@@ -59,6 +60,10 @@ def test_cpu_per_sample(fake_nvml: FakeNvml, figures: Figures, seconds: float, t
         if subject == GPUFLEET:
             complete(program)
         each(program.port, 1.0, 5.0)
+        if subject == NVITOP:
+            used = program.cpu_seconds()
+            time.sleep(length / 2)
+            figures.put("poll.second", 1e6 * (program.cpu_seconds() - used) / (length / 2) / GPUS, subject)
         used, begin = program.cpu_seconds(), time.monotonic()
         scrapes = each(program.port, 1.0, length)
         time.sleep(max(0.0, begin + length - time.monotonic()))
@@ -69,10 +74,14 @@ def test_cpu_per_sample(fake_nvml: FakeNvml, figures: Figures, seconds: float, t
     figures.put("sample.cpu", 1e6 * cost / samples, subject)
     figures.put("sample.count", samples / len(scrapes), subject)
     figures.put("sample.scrape.cpu", 1e3 * cost / length, subject)
+    if subject == NAIVE:
+        note = "the naive exporter's scrape is its poll, nvitop-exporter's is all that it does while nobody scrapes"
+        figures.put("poll.second", 1e6 * cost / length / GPUS, subject, note)
     if subject != GPUFLEET:
         figures.put("memory.polls", memory, subject)
-        own = figures.values["sample.cpu"][GPUFLEET]
-        figures.put("sample.naive" if subject == NAIVE else "sample.nvitop", 1e6 * cost / samples / own)
+        own = figures.values["sample.cpu"].get(GPUFLEET)
+        if own is not None:  # it was deselected otherwise
+            figures.put("sample.naive" if subject == NAIVE else "sample.nvitop", 1e6 * cost / samples / own)
 
 
 @pytest.mark.parametrize("subject", SUBJECTS)

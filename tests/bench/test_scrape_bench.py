@@ -128,20 +128,36 @@ def test_a_hang(fake_nvml: FakeNvml, figures: Figures, tmp_path: Path) -> None:
     figures.put("hang.complete", min(shown))
 
 
+def _of_gpu(text: str, fake: FakeNvml, gpu: int) -> list[str]:
+    """Everything that is said of one GPU, whose readings move."""
+    uuid = fake.uuid(gpu)
+    return [line for line in text.splitlines() if uuid in line]
+
+
 @pytest.mark.parametrize("subject", [NAIVE, NVITOP])
 def test_a_hang_of_the_others(fake_nvml: FakeNvml, figures: Figures, tmp_path: Path, subject: str) -> None:
     """What becomes of the others' scrapes while a call of theirs hangs on GPU 3."""
     if reason := why_missing(subject):
         pytest.skip(reason)
+    fake_nvml.move()
     with start(subject, fake_nvml, tmp_path) as program, Scraper(program.port) as scraper:
         scraper.scrape()
         fake_nvml.hang("nvmlDeviceGetUtilizationRates", HUNG_GPU)
-        time.sleep(2.0)
+        time.sleep(2.5)
         scraper.connect().settimeout(5.0)
         try:
-            before, after = scraper.scrape(), scraper.scrape()
+            before = scraper.scrape()
+            time.sleep(2.5)
+            after = scraper.scrape()
         except TimeoutError:
             figures.say("hang.worst", f"{subject}: no answer in 5 s")
+            figures.put("hang.complete", 0, subject)
         else:
             figures.put("hang.worst", 1e3 * max(before.seconds, after.seconds), subject)
+            current = [
+                gpu
+                for gpu in range(GPUS)
+                if _of_gpu(before.text, fake_nvml, gpu) != _of_gpu(after.text, fake_nvml, gpu)
+            ]
+            figures.put("hang.complete", len(current), subject)
         fake_nvml.release()
