@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from gpufleet.model.claims import GpuProcess
 from gpufleet.model.gpu import GpuIdentity, SliceIdentity
 from gpufleet.model.incident import NO_FAULTS, FaultsView
+from gpufleet.model.meter import NO_METER, MeterView
+from gpufleet.model.owner import NO_OWNERS, OwnersView
 from gpufleet.model.readings import Readings
 from gpufleet.model.state import GpuState, NvmlState
 
@@ -35,9 +38,11 @@ class GpuSnapshot:
     standing: tuple[Readings, ...] = ()
     slices: tuple[SliceSnapshot, ...] = ()
     utilization_basis: str | None = None
-    """``sm``, ``gpu`` or ``None`` (nothing reported): which reading stands for utilization."""
+    """``sm``, ``gpu``, ``tensor`` or ``None`` (nothing reported): which reading stands for utilization."""
     reason: str | None = None
     """Why ``state`` is not ``ok``, for a person: the call and the driver's words."""
+    processes: tuple[GpuProcess, ...] | None = None
+    """Processes that have a context on it, slices included; ``None``: not told. The same object until one changes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,5 +100,7 @@ class Snapshot:
     poll: PollHealth = field(default_factory=PollHealth)
     sources: tuple[SourceHealth, ...] = ()
     faults: FaultsView = NO_FAULTS
+    owners: OwnersView = NO_OWNERS
+    meter: MeterView = NO_METER
     reason: str | None = None
     """Why ``nvml_state`` is not ``ok``, for a person, with the remedy."""
