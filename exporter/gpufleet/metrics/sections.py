@@ -13,12 +13,14 @@ from gpufleet.metrics.catalog import FAMILIES, READINGS
 from gpufleet.metrics.family import GPU, SLICE, Family
 from gpufleet.metrics.fault_sections import fault_rows
 from gpufleet.metrics.labels import pairs
+from gpufleet.metrics.owner_sections import holdings_by_gpu, meter_row, owner_row, prices_by_gpu, self_rows
 from gpufleet.model.state import GpuState, NvmlState
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from gpufleet.model.gpu import GpuIdentity, SliceIdentity
+    from gpufleet.model.meter import Price
     from gpufleet.model.readings import Key, Number
     from gpufleet.model.snapshot import GpuSnapshot, NodeIdentity, Snapshot
 
@@ -67,8 +69,13 @@ def sections_of(snapshot: Snapshot, *, stale: bool = False) -> list[Section]:
     # Quiesced, nobody asks the driver: calling a GPU up or down would be made up, and a "down" raises an alert.
     known = not stale and not snapshot.quiesced
     sections = list(_node(snapshot, known=known))
+    holdings, prices = holdings_by_gpu(snapshot.owners), prices_by_gpu(snapshot.meter)
     for gpu in sorted(snapshot.gpus, key=_number):
-        sections += _gpu(gpu, snapshot, known=known)
+        uuid = gpu.identity.uuid
+        sections += _gpu(gpu, snapshot, prices.get(uuid), known=known)
+        if uuid in holdings:
+            describe, layout, shares = owner_row(snapshot.node.node, gpu.number, holdings[uuid])
+            sections.append(Section((gpu.number, 0), _describe_rows, (describe, *layout), shares))
     return sections
 
 
@@ -96,6 +103,8 @@ def _node(snapshot: Snapshot, *, known: bool) -> Iterator[Section]:
     yield _counted("gpufleet_invalid_readings_total", "reading", poll.invalid_readings)
     for describe, layout, counts in fault_rows(snapshot.faults):
         yield Section(_NODE, _describe_faults, (describe, *layout), counts)
+    for rows, columns, totals in (meter_row(node.node, snapshot.meter), *self_rows(snapshot.owners, snapshot.meter)):
+        yield Section(_NODE, _describe_rows, (rows, *columns), totals)
 
 
 def _counted(family: str, label: str, counts: tuple[tuple[str, int], ...]) -> Section:
@@ -103,7 +112,7 @@ def _counted(family: str, label: str, counts: tuple[tuple[str, int], ...]) -> Se
     return Section(_NODE, _describe_counted, (family, label, members), tuple([count for _, count in counts]))
 
 
-def _gpu(gpu: GpuSnapshot, snapshot: Snapshot, *, known: bool) -> Iterator[Section]:
+def _gpu(gpu: GpuSnapshot, snapshot: Snapshot, price: Price | None, *, known: bool) -> Iterator[Section]:
     number, identity, node = gpu.number, gpu.identity, snapshot.node
     subject = (number, 0)
     current = known and gpu.state is GpuState.OK
@@ -112,8 +121,9 @@ def _gpu(gpu: GpuSnapshot, snapshot: Snapshot, *, known: bool) -> Iterator[Secti
         _up(up=current, quiesced=snapshot.quiesced),
         *(_GPU_STATES[gpu.state] if known else _NO_GPU_STATE),
         gpu.polled_at,
+        None if price is None else price.per_hour,
     )
-    yield Section(subject, _describe_gpu, (identity, number, node, gpu.utilization_basis), values)
+    yield Section(subject, _describe_gpu, (identity, number, node, gpu.utilization_basis, price), values)
     for readings in gpu.standing:
         yield Section(subject, _describe_readings, (readings.keys, number, identity.uuid), readings.values)
     if current:
@@ -156,6 +166,13 @@ def _describe_faults(
     return subject, [Series(family, labels, None, ((0, place),)) for family, labels, place in rows]
 
 
+def _describe_rows(
+    describe: Callable[..., tuple[str, Sequence[tuple[Family, str]]]], *layout: object
+) -> tuple[str, list[Series]]:
+    subject, rows = describe(*layout)
+    return subject, [Series(family, labels) for family, labels in rows]
+
+
 def _describe_counted(name: str, label: str, members: tuple[str, ...]) -> tuple[str, list[Series]]:
     return "", _members(name, label, members)
 
@@ -166,8 +183,8 @@ def _members(name: str, label: str, members: Iterable[str]) -> list[Series]:
 
 
 def _describe_gpu(
-    identity: GpuIdentity, number: int, node: NodeIdentity, basis: str | None
-) -> tuple[str, list[Series]]:
+    identity: GpuIdentity, number: int, node: NodeIdentity, basis: str | None, price: Price | None
+) -> tuple[str, list[Series | None]]:
     about = pairs(
         (
             ("node", node.node),
@@ -177,6 +194,8 @@ def _describe_gpu(
             ("architecture", identity.architecture),
             ("driver_version", node.driver_version),
             ("vbios_version", identity.vbios_version),
+            ("cost_per_hour", None if price is None else price.text),
+            ("currency", None if price is None else price.currency),
             ("utilization_basis", basis),
         )
     )
@@ -185,6 +204,7 @@ def _describe_gpu(
         Series(FAMILIES["gpu_up"]),
         *_members("gpu_state", "state", GpuState),
         Series(FAMILIES["gpufleet_last_poll_timestamp_seconds"]),
+        None if price is None else Series(FAMILIES["gpu_price_per_hour"], pairs((("currency", price.currency),))),
     ]
 
 

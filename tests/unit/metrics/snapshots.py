@@ -6,6 +6,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from gpufleet.model.gpu import GpuIdentity, SliceIdentity
+from gpufleet.model.meter import Account, MeterView, Price
+from gpufleet.model.owner import Hold, Holding, OwnersView, Workload
 from gpufleet.model.readings import Key, Readings
 from gpufleet.model.snapshot import GpuSnapshot, NodeIdentity, PollHealth, SliceSnapshot, Snapshot, SourceHealth
 from gpufleet.model.state import GpuState, NvmlState
@@ -254,6 +256,30 @@ def node(*gpus: GpuSnapshot, poll: int = 1) -> Snapshot:
         ),
         sources=(SourceHealth("nvml_events", up=True), SourceHealth("udev", up=False, reason="no netlink socket")),
     )
+
+
+def held(snapshot: Snapshot, *, labels: tuple[tuple[str, str], ...] = ()) -> Snapshot:
+    """The same node, each GPU held by a run at 4.80 an hour, but for the last, which nobody holds."""
+    uuids = [each.identity.uuid for each in snapshot.gpus]
+    holdings = [
+        Holding(
+            uuid, 1.0, Workload("llm", "llm-7b", "worker", str(rank), "1", "ada", "17", "ml", "pod-1", "main", labels)
+        )
+        for rank, uuid in enumerate(uuids[:-1])
+    ]
+    accounts = [Account(number, uuid, "llm", "llm-7b", "worker", "USD") for number, uuid in enumerate(uuids[:-1])]
+    meter = MeterView(
+        accounts=(*accounts, Account(len(uuids) - 1, uuids[-1], "(unallocated)", currency="USD")),
+        values=(3600.0, 3000.5, 4.8, 0.8, 0.0) * len(accounts) + (60.0, None, 0.08, None, None),
+        prices=tuple([Price(uuid, 4.8, "USD", "4.8", "h100") for uuid in uuids]),
+        unbilled_seconds=16.0,
+    )
+    view = OwnersView(
+        holdings=(*holdings, Holding(uuids[-1], 1.0, hold=Hold.UNALLOCATED)),
+        conflicts=1,
+        refreshed_at=(("podresources", 1_764_500_000.5),),
+    )
+    return replace(snapshot, owners=view, meter=meter)
 
 
 def hopper_node(count: int = 8, *, slices: int = 0, poll: int = 1) -> Snapshot:

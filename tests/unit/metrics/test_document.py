@@ -29,7 +29,7 @@ def test_every_family_has_one_row() -> None:
 def test_rows_say_what_is_not_there_yet_and_what_core_shows() -> None:
     """A promised name is marked, and level core's selection is spelled out."""
     rows = {line.split("`")[1]: line for line in document().splitlines() if line.startswith("| `")}
-    assert "*not yet*" in rows["gpu_owner_info"]
+    assert "*not yet*" in rows["train_loss"]
     assert "*not yet*" not in rows["gpu_power_watts"]
     assert rows["gpu_power_limit_watts"].endswith("| core: enforced |")
     assert rows["gpu_graphics_clock_hertz"].endswith("| standard |")

@@ -17,7 +17,7 @@ from gpufleet.model.readings import Key, Readings
 from gpufleet.model.snapshot import GpuSnapshot, NodeIdentity, PollHealth, Snapshot
 from gpufleet.model.state import GpuState, NvmlState
 from tests.unit.metrics.incidents import INCIDENT, SWITCH
-from tests.unit.metrics.snapshots import FAST, GPM, MEDIUM, OTHERS, SLOW, down, gpu, hopper_node, node, simulated
+from tests.unit.metrics.snapshots import FAST, GPM, MEDIUM, OTHERS, SLOW, down, gpu, held, hopper_node, node, simulated
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -381,7 +381,11 @@ def test_every_served_family_is_shown_by_some_snapshot() -> None:
             ),
         )
     )
-    everything = replace(everything, faults=FaultsView(active=(INCIDENT,), switch_errors=(SWITCH,)))
+    everything = held(
+        replace(
+            everything, faults=FaultsView(active=(INCIDENT,), switch_errors=(SWITCH,)), gpus=(*everything.gpus, gpu(1))
+        )
+    )
     names = {line.split("{")[0] for line in series(Renderer().text(everything))}
     assert names == {family.name for family in FAMILIES.values() if family.served} - OF_THE_PROCESS
 

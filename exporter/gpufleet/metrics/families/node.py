@@ -48,6 +48,26 @@ SELF = Group(
             ("reading",),
             core=True,
         ),
+        counter(
+            "gpufleet_owner_conflicts_total",
+            "Devices that two claims of equal standing could not both have, each time that holders were worked out; "
+            "they are taken to share it.",
+            reported_by="a source of owners",
+            core=True,
+        ),
+        gauge(
+            "gpufleet_owners_last_refresh_timestamp_seconds",
+            "Unix time of the last answer of a source of owners.",
+            ("source",),
+            reported_by="a source of owners",
+            core=True,
+        ),
+        counter(
+            "gpufleet_unbilled_gpu_seconds_total",
+            "GPU time between two polls that were too far apart to know what happened: it is in no account.",
+            reported_by="a source of owners",
+            core=True,
+        ),
         gauge("gpufleet_quiesced", "1 while the exporter has let go of the driver as it was told, else 0.", core=True),
         gauge("gpufleet_simulated", "1 if no real GPU is behind these metrics, else 0.", core=True),
         gauge("gpufleet_build_info", "Version of gpufleet and of Python, always 1.", ("version", "python"), core=True),
