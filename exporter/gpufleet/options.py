@@ -23,6 +23,11 @@ FIXED_ALERT_LABELS = frozenset(
     {"alertname", "quarantine", "node", "incident", "fault", "class", "action", "isolate", "refund"}
 )
 """What every alert of an incident has. An external label of such a name would have no effect, as in Prometheus."""
+IN_CLUSTER = "in-cluster"
+NO_API_SERVER = "none"
+LONGEST_NODE_LABEL = 512
+"""Characters of name and value; Kubernetes allows 253 + 1 + 63 and 63."""
+_NODE_LABEL_NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._/-]*[A-Za-z0-9])?")
 _LABEL_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _URL_PATH = re.compile(r"(?:/[A-Za-z0-9._~-]+)+")
 
@@ -48,6 +53,17 @@ class Kind:
 @dataclass(frozen=True, slots=True)
 class AlertLabel:
     """A label that an option adds to alerts."""
+
+    name: str
+    value: str
+
+    def __str__(self) -> str:
+        return f"{self.name}={self.value}"
+
+
+@dataclass(frozen=True, slots=True)
+class NodeLabel:
+    """A label of the node, as Kubernetes writes it."""
 
     name: str
     value: str
@@ -178,6 +194,32 @@ def _alert_label(text: str) -> AlertLabel:
     return AlertLabel(name, value)
 
 
+def _node_label(text: str) -> NodeLabel:
+    name, equals, value = text.partition("=")
+    if not equals or not _NODE_LABEL_NAME.fullmatch(name) or len(text) > LONGEST_NODE_LABEL:
+        raise UnacceptableError(
+            f"{text[:40]!r} is no label of a node: write one such as node.kubernetes.io/instance-type=p5.48xlarge"
+        )
+    return NodeLabel(name, _plain(value))
+
+
+def _api_server(text: str) -> str:
+    if text in (IN_CLUSTER, NO_API_SERVER):
+        return text
+    remedy = f"write {IN_CLUSTER}, {NO_API_SERVER}, or a URL such as http://127.0.0.1:8001"
+    if "@" in text.partition("//")[2].partition("/")[0]:
+        raise UnacceptableError(f"has credentials in it, which would show in logs: {remedy}")
+    _plain(text)
+    try:
+        url = urlsplit(text)
+        right = url.scheme in {"http", "https"} and url.hostname and url.port != 0 and " " not in text
+    except ValueError as error:
+        raise UnacceptableError(f"{text!r} is no API server: {remedy}") from error
+    if not right or url.query or url.fragment:
+        raise UnacceptableError(f"{text!r} is no API server: {remedy}")
+    return text.rstrip("/")
+
+
 def _path(text: str) -> Path:
     return Path(_plain(text))
 
@@ -191,6 +233,8 @@ def _switch(text: str) -> bool:
 SWITCH = Kind("true|false", _switch, is_switch=True)
 ALERTMANAGER_URL = Kind("URL", _alertmanager_url)
 ALERT_LABEL = Kind("NAME=VALUE", _alert_label)
+API_SERVER = Kind("URL", _api_server)
+NODE_LABEL = Kind("NAME=VALUE", _node_label)
 NODE_NAME = Kind("NAME", _node_name)
 URL_PATH = Kind("PATH", _url_path)
 LISTEN_ADDRESS = Kind("ADDRESS", _listen_address)

@@ -1,4 +1,4 @@
-"""The exporter's settings: one table of options, read from flags and a configuration file, refused or frozen.
+"""The exporter's settings: the options of the table, read from flags and a configuration file, refused or frozen.
 
 A flag wins over the file. Everything wrong is refused at once: with its place, the value and the remedy.
 """
@@ -11,22 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from gpufleet.config_file import ConfigFileError, read_config
 from gpufleet.durations import format_duration
-from gpufleet.options import (
-    ALERT_LABEL,
-    ALERTMANAGER_URL,
-    LIBRARY,
-    LISTEN_ADDRESS,
-    NODE_NAME,
-    PATH,
-    SWITCH,
-    URL_PATH,
-    AlertLabel,
-    Kind,
-    Option,
-    UnacceptableError,
-    choice,
-    duration,
-)
+from gpufleet.option_table import OPTIONS
+from gpufleet.options import AlertLabel, Kind, NodeLabel, Option, UnacceptableError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -34,88 +20,6 @@ if TYPE_CHECKING:
     from gpufleet.web.addresses import ListenAddress
 
 _LONGEST_DEFAULT_DEADLINE = 1.0
-
-OPTIONS: tuple[Option, ...] = (
-    Option("config.file", PATH, "configuration file (YAML); flags win over it", in_file=False),
-    Option("node.name", NODE_NAME, "the node's name in metrics; default: $NODE_NAME, else the host name"),
-    Option(
-        "web.listen-address",
-        LISTEN_ADDRESS,
-        "address to serve on; may be repeated",
-        default=":9837",
-        repeatable=True,
-    ),
-    Option("web.telemetry-path", URL_PATH, "path of the metrics", default="/metrics"),
-    Option("web.config.file", PATH, "TLS and basic auth, in the format of exporter-toolkit's web configuration"),
-    Option(
-        "nvml.library",
-        LIBRARY,
-        "NVML, as a file or as a name to search for",
-        default="libnvidia-ml.so.1",
-    ),
-    Option("poll.interval", duration(0.1, 60), "time between two polls of the driver, 100ms to 1m", default="1s"),
-    Option(
-        "poll.deadline",
-        duration(0.01, 60),
-        "a GPU that has not answered by then is shown as hung; default: the smaller of the interval and 1s",
-    ),
-    Option(
-        "metrics.level",
-        choice("core", "standard"),
-        "core: at most 70 series a GPU; standard: at most 160",
-        default="standard",
-    ),
-    Option(
-        "metrics.nvlink",
-        choice("totals", "links"),
-        "NVLink as totals and the worst link, or each link",
-        default="totals",
-    ),
-    Option(
-        "quiesce.max",
-        duration(1, 86_400),
-        "a quiesced exporter takes the driver up again after this time",
-        default="15m",
-    ),
-    Option("path.procfs", PATH, "where the host's /proc is", default="/proc"),
-    Option("path.sysfs", PATH, "where the host's /sys is", default="/sys"),
-    Option("state.dir", PATH, "what must outlive a restart is kept here", default="/var/lib/gpufleet"),
-    Option(
-        "control.socket",
-        PATH,
-        "socket of `gpufleet quiesce`; default: /run/gpufleet/control.sock, else control.sock in the state directory",
-    ),
-    Option("kmsg.path", PATH, "the kernel's log; a FIFO or a file with such records works too", default="/dev/kmsg"),
-    Option(
-        "kmsg.accept-userspace",
-        SWITCH,
-        "believe records that the kernel did not write itself; for tests: whoever may write to the log makes faults up",
-        default="false",
-    ),
-    Option(
-        "alertmanager.url",
-        ALERTMANAGER_URL,
-        "Alertmanager that is told of an isolating incident at once, beside the rule GpuHardwareIncident; repeat it "
-        "for each of an HA pair; default: none",
-        repeatable=True,
-    ),
-    Option(
-        "alertmanager.label",
-        ALERT_LABEL,
-        "label of those alerts, such as cluster=east-1; repeat it for each external label that the Prometheus with the "
-        "rule adds and keeps, so that both make one alert; severity and team, where that rule has its own",
-        repeatable=True,
-    ),
-    Option(
-        "alertmanager.config.file",
-        PATH,
-        "how to speak to Alertmanager (YAML): tls_config (ca_file, cert_file, key_file, server_name, "
-        "insecure_skip_verify), basic_auth (username, password or password_file), authorization (type, credentials or "
-        "credentials_file), as in Prometheus",
-    ),
-    Option("log.level", choice("debug", "info", "warn", "error"), "least severe log line to write", default="info"),
-    Option("log.format", choice("logfmt", "json"), "format of log lines", default="logfmt"),
-)
 
 _SECTIONS = frozenset(option.path[:depth] for option in OPTIONS for depth in range(1, len(option.path)))
 
@@ -126,6 +30,7 @@ class Settings:
 
     config_file: Path | None
     node_name: str
+    node_label: tuple[NodeLabel, ...]
     web_listen_address: tuple[ListenAddress, ...]
     web_telemetry_path: str
     web_config_file: Path | None
@@ -141,6 +46,17 @@ class Settings:
     control_socket: Path | None
     kmsg_path: Path
     kmsg_accept_userspace: bool
+    owners_interval: float
+    owners_max_age: float
+    owners_processes: bool
+    owners_config_file: Path | None
+    podresources_socket: Path | None
+    kubernetes_api_server: str | None
+    slurm_dir: Path | None
+    slurm_dcgm_dir: Path | None
+    slurm_jobstats_dir: Path | None
+    prices_file: Path | None
+    cost_utilization: str
     alertmanager_url: tuple[str, ...]
     alertmanager_label: tuple[AlertLabel, ...]
     alertmanager_config_file: Path | None
@@ -284,11 +200,18 @@ def _across(values: dict[str, Any], given: Mapping[str, _Given], refusals: list[
             f"{format_duration(interval)}: shorten it, lengthen --poll.interval, or leave it out for "
             f"{format_duration(min(interval, _LONGEST_DEFAULT_DEADLINE))}"
         )
-    names = [label.name for label in values["alertmanager_label"]]
-    refusals += [
-        f"{given['alertmanager.label'].where}: {name} has two values: keep one of them"
-        for name in sorted({name for name in names if names.count(name) > 1})
-    ]
+    for option in ("alertmanager.label", "node.label"):
+        names = [label.name for label in values[option.replace(".", "_")]]
+        refusals += [
+            f"{given[option].where}: {name} has two values: keep one of them"
+            for name in sorted({name for name in names if names.count(name) > 1})
+        ]
+    if values["owners_max_age"] < 2 * values["owners_interval"]:
+        where = given.get("owners.max-age") or given["owners.interval"]
+        refusals.append(
+            f"{where.where}: a maximal age of {format_duration(values['owners_max_age'])} is less than two intervals of "
+            f"{format_duration(values['owners_interval'])}: lengthen --owners.max-age, or shorten --owners.interval"
+        )
     if not values["alertmanager_url"]:
         refusals += [
             f"{given[name].where}: is of no use without --alertmanager.url: give that, too, or leave this out"

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from gpufleet.config_file import ConfigFileError, parse_config
 from gpufleet.durations import format_duration, parse_duration
-from gpufleet.settings import OPTIONS, SettingsError, effective, read_settings
+from gpufleet.option_table import OPTIONS
+from gpufleet.settings import SettingsError, effective, read_settings
 
 FLAGS = [option.name for option in OPTIONS if option.in_file]
 

@@ -11,7 +11,8 @@ import pytest
 import gpufleet
 from gpufleet.cli import COMMANDS, main, usage
 from gpufleet.commands.flags import FlagParser
-from gpufleet.settings import OPTIONS, selected
+from gpufleet.option_table import OPTIONS
+from gpufleet.settings import selected
 
 
 def test_version_is_printed_by_the_program(capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,8 +10,9 @@ import pytest
 
 from gpufleet.config_file import ConfigFileError, parse_config
 from gpufleet.durations import format_duration, parse_duration
-from gpufleet.options import AlertLabel, Option
-from gpufleet.settings import OPTIONS, Settings, SettingsError, effective, read_settings, selected
+from gpufleet.option_table import OPTIONS
+from gpufleet.options import AlertLabel, NodeLabel, Option
+from gpufleet.settings import Settings, SettingsError, effective, read_settings, selected
 from gpufleet.web.addresses import ListenAddress
 
 CASES = Path(__file__).parent / "cases" / "config"
@@ -40,6 +41,13 @@ REFUSALS = {
     "list_at_the_top": ["{file}:1: is no mapping; write keys and values, such as poll: {interval: 1s}"],
     "list_for_one_value": ["{file}:2: node.name: takes one value, not a list; write it behind the colon"],
     "mapping_in_list": ["{file}:3: web.listen-address: an item is no plain text; write one value for each item"],
+    "max_age_below_two_intervals": [
+        "{file}:2: node.label: rack has two values: keep one of them",
+        (
+            "{file}:5: owners.max-age: a maximal age of 1m30s is less than two intervals of 1m: lengthen "
+            "--owners.max-age, or shorten --owners.interval"
+        ),
+    ],
     "no_yaml": ["{file}:3: is no YAML: expected <block end>, but found '<block mapping start>'; correct it there"],
     "not_an_address": [
         (
@@ -50,6 +58,17 @@ REFUSALS = {
     ],
     "number_without_unit": [
         "{file}:2: poll.interval: '5' is no duration: write a number with its unit, such as 500ms, 1s or 1m30s"
+    ],
+    "owners_and_cost": [
+        (
+            "{file}:2: node.label: 'rack' is no label of a node: write one such as "
+            "node.kubernetes.io/instance-type=p5.48xlarge"
+        ),
+        (
+            "{file}:7: kubernetes.api-server: has credentials in it, which would show in logs: write in-cluster, none, "
+            "or a URL such as http://127.0.0.1:8001"
+        ),
+        "{file}:9: cost.utilization: 'power' is not known: write auto, sm, gpu or tensor",
     ],
     "same_address_twice": ["{file}:2: web.listen-address: ':9837' is given twice; keep one of them"],
     "section_as_value": ["{file}:1: poll: is no option by itself; under it there can be deadline, interval"],
@@ -115,6 +134,7 @@ def test_a_file_sets_every_option() -> None:
     assert settings == Settings(
         config_file=CASES / "complete.good.yml",
         node_name="gpu-a-01",
+        node_label=(NodeLabel("karpenter.sh/capacity-type", "spot"), NodeLabel("rack", "r7")),
         web_listen_address=(ListenAddress("", 9837), ListenAddress("::1", 9838)),
         web_telemetry_path="/gpu/metrics",
         web_config_file=CASES / "web.yml",
@@ -130,6 +150,17 @@ def test_a_file_sets_every_option() -> None:
         control_socket=Path("/srv/gpufleet/socket"),
         kmsg_path=Path("/host/dev/kmsg"),
         kmsg_accept_userspace=True,
+        owners_interval=20.0,
+        owners_max_age=120.0,
+        owners_processes=False,
+        owners_config_file=CASES / "owners.yml",
+        podresources_socket=Path("/host/kubelet.sock"),
+        kubernetes_api_server="https://api.example.com:6443",
+        slurm_dir=Path("/srv/slurm"),
+        slurm_dcgm_dir=Path("/srv/dcgm"),
+        slurm_jobstats_dir=Path("/run/gpustat"),
+        prices_file=CASES / "prices.yml",
+        cost_utilization="tensor",
         alertmanager_url=("http://alertmanager-0:9093", "https://alertmanager-1.example.com/prefix"),
         alertmanager_label=(AlertLabel("cluster", "east-1"), AlertLabel("team", "gpu")),
         alertmanager_config_file=CASES / "alertmanager.yml",
@@ -145,6 +176,7 @@ def test_defaults_are_those_of_the_documentation() -> None:
     assert read() == Settings(
         config_file=None,
         node_name="host",
+        node_label=(),
         web_listen_address=(ListenAddress("", 9837),),
         web_telemetry_path="/metrics",
         web_config_file=None,
@@ -160,6 +192,17 @@ def test_defaults_are_those_of_the_documentation() -> None:
         control_socket=None,
         kmsg_path=Path("/dev/kmsg"),
         kmsg_accept_userspace=False,
+        owners_interval=10.0,
+        owners_max_age=300.0,
+        owners_processes=True,
+        owners_config_file=None,
+        podresources_socket=None,
+        kubernetes_api_server=None,
+        slurm_dir=None,
+        slurm_dcgm_dir=None,
+        slurm_jobstats_dir=None,
+        prices_file=None,
+        cost_utilization="auto",
         alertmanager_url=(),
         alertmanager_label=(),
         alertmanager_config_file=None,

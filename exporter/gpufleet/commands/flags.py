@@ -8,7 +8,8 @@ import sys
 from typing import TYPE_CHECKING, NoReturn
 
 from gpufleet import __version__
-from gpufleet.settings import OPTIONS, Settings, SettingsError, did_you_mean, read_settings
+from gpufleet.option_table import OPTIONS
+from gpufleet.settings import Settings, SettingsError, did_you_mean, read_settings
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -20,7 +21,7 @@ USAGE = 2
 
 
 class FlagParser(argparse.ArgumentParser):
-    """An ArgumentParser whose flags are options of :mod:`gpufleet.settings`, beside any that the command adds.
+    """An ArgumentParser whose flags are options of :mod:`gpufleet.option_table`, beside any that the command adds.
 
     Prometheus's conventions: long flags with dots, no abbreviations (a new flag would change what one means).
     """
