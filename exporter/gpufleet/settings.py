@@ -209,8 +209,8 @@ def _across(values: dict[str, Any], given: Mapping[str, _Given], refusals: list[
     if values["owners_max_age"] < 2 * values["owners_interval"]:
         where = given.get("owners.max-age") or given["owners.interval"]
         refusals.append(
-            f"{where.where}: a maximal age of {format_duration(values['owners_max_age'])} is less than two intervals of "
-            f"{format_duration(values['owners_interval'])}: lengthen --owners.max-age, or shorten --owners.interval"
+            f"{where.where}: a maximal age of {format_duration(values['owners_max_age'])} is less than two intervals "
+            f"of {format_duration(values['owners_interval'])}: lengthen --owners.max-age, or shorten --owners.interval"
         )
     if not values["alertmanager_url"]:
         refusals += [
