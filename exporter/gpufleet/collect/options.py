@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from gpufleet.collect.accounting import Accounting, NoAccounts
 from gpufleet.collect.fault_sink import Counting, FaultSink
 from gpufleet.model.snapshot import SourceHealth
 from gpufleet.sources.nvml.calls import Driver
@@ -53,6 +54,8 @@ class World:
     """Health of sources that others look after; does not block."""
     faults: FaultSink = field(default_factory=Counting)
     """Who is told of the driver's events, and tells what to show of faults; does not block."""
+    accounting: Accounting = field(default_factory=NoAccounts)
+    """Who holds the GPUs and what that costs; does not block."""
     monotonic: Callable[[], float] = time.monotonic
     wall: Callable[[], float] = time.time
 

@@ -38,20 +38,20 @@ class Publisher:
         self._standing: dict[str, tuple[Readings, ...]] = {}
         self._versions: Versions | None = None
         self._node = NodeIdentity(options.node)
-        self.latest = self._make(0.0)
+        self.latest = self._make(0.0, whole=False)
 
     def publish(self, duration: float, *, whole: bool = True) -> None:
         """Make a snapshot of now; ``duration`` is how long the poll has taken, ``whole`` whether it is at its end."""
         self._sequence += 1
         self._polls += whole
-        self.latest = snapshot = self._make(duration)
+        self.latest = snapshot = self._make(duration, whole=whole)
         for subscriber in self.subscribers:
             try:
                 subscriber(snapshot)
             except Exception:
                 log.exception("a subscriber failed")
 
-    def _make(self, duration: float) -> Snapshot:
+    def _make(self, duration: float, *, whole: bool) -> Snapshot:
         lifecycle, now = self._lifecycle, self._world.monotonic()
         gpus = list(self._roster)
         faults = self._world.faults.view
@@ -62,20 +62,25 @@ class Publisher:
         state, reason = self._nvml(gpus)
         kernel_gpus = lifecycle.surveyed[1] if lifecycle.surveyed is not None else frozenset()
         listed = lifecycle.surveyed[0] if lifecycle.surveyed is not None else 0
+        quiesced = self._quiesce.active
+        shown = tuple(gpu.snapshot(now) for gpu in gpus)
+        owners, meter = self._world.accounting.take(shown, monotonic=now, whole=whole, quiesced=quiesced)
         return Snapshot(
             sequence=self._sequence,
             at=self._world.wall(),
             monotonic=now,
             node=self._identity(),
             nvml_state=state,
-            gpus=tuple(gpu.snapshot(now) for gpu in gpus),
+            gpus=shown,
             # A GPU that fell off the bus is in neither list any more, but it was seen in this boot.
             gpus_expected=max(len(kernel_gpus), len(gpus), listed) or None,
             gpus_visible=sum(gpu.state is GpuState.OK for gpu in gpus),
-            quiesced=self._quiesce.active,
+            quiesced=quiesced,
             poll=health_of(gpus, duration, self._polls),
             sources=(*self._sources(state, reason), *self._world.other_sources()),
             faults=faults,
+            owners=owners,
+            meter=meter,
             reason=reason,
         )
 
