@@ -8,7 +8,7 @@ import pytest
 
 from gpufleet.model.readings import Key
 from gpufleet.sources.nvml.fields import fast_fields
-from tests.abi.opened import Values, device
+from tests.abi.opened import Values, device, values
 from tests.support.fake_nvml import FakeNvml
 from tests.support.fake_nvml_profiles import (
     A100,
@@ -397,13 +397,18 @@ def test_unified_memory_has_no_memory_series(fake_nvml: FakeNvml) -> None:
 
 
 def test_early_535_process_entries_cannot_be_misread(fake_nvml: FakeNvml) -> None:
-    """Entries of 32 bytes behind the same symbol shuffle what reads them: only their number is asked."""
+    """Entries of 32 bytes behind the same symbol shuffle what reads them as 24."""
     fake_nvml.set_gpus(1)
     gpu = fake_nvml.gpus[0]
     gpu.process_count, gpu.process_stride = 5, 32
+    for number, process in enumerate(gpu.process[:5]):
+        process.pid = 10 + number
 
     with device(fake_nvml) as watched:
-        assert watched.values()[Key("processes")] == 5
+        reading = watched.poll()
+
+    assert values(*reading.parts)[Key("processes")] == 5
+    assert [process.pid for process in reading.processes or ()] == [10, 11, 12, 13, 14]
 
 
 def test_a_code_newer_than_the_exporter_is_shown_as_unknown(fake_nvml: FakeNvml) -> None:

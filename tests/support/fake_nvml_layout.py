@@ -20,7 +20,7 @@ COLUMNS = MAX_GPUS + 1
 MAX_FUNCTIONS = 128
 MAX_MIG = 8
 MAX_FANS = 4
-MAX_PROCESSES = 16
+MAX_PROCESSES = 64
 FIELD_CELLS = 2048
 GPM_METRICS = 480
 MIG_GPM_METRICS = 64
@@ -76,7 +76,7 @@ class ProcessEntry(ctypes.Structure):
         ("pid", c_uint32),
         ("gi", c_uint32),
         ("ci", c_uint32),
-        ("reserved", c_uint32),
+        ("client", c_uint32),
     )
 
 

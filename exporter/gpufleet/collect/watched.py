@@ -216,6 +216,7 @@ class Watched:
             standing=self.standing,
             slices=tuple(self._slice(identity, parts, now) for identity, parts in reading.slices),
             utilization_basis=self.basis,
+            processes=reading.processes,
         )
 
     def _slice(self, identity: SliceIdentity, parts: tuple[Readings, ...], now: float) -> SliceSnapshot:

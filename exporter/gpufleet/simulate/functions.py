@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from gpufleet.simulate import identity, memory, mig, readings
+from gpufleet.simulate import identity, memory, mig, processes, readings
 
 DeviceAnswer = Callable[..., int]
 """Takes what the handle stands for and the call's other arguments; returns NVML's code."""
@@ -50,7 +50,8 @@ OF_GPU: dict[str, DeviceAnswer] = {
     "nvmlDeviceGetCurrPcieLinkWidth": readings.pcie_width,
     "nvmlDeviceGetGpuFabricInfoV": readings.fabric_v,
     "nvmlDeviceGetGpuFabricInfo": readings.fabric_v1,
-    "nvmlDeviceGetComputeRunningProcesses_v3": readings.processes,
+    "nvmlDeviceGetComputeRunningProcesses_v3": processes.processes,
+    "nvmlDeviceGetMPSComputeRunningProcesses_v3": processes.no_clients,
     "nvmlGpmQueryDeviceSupport": identity.gpm_support,
     "nvmlDeviceGetMigMode": mig.mig_mode,
     "nvmlDeviceGetMaxMigDeviceCount": mig.most_slices,
@@ -64,7 +65,7 @@ OF_SLICE: dict[str, DeviceAnswer] = {
     "nvmlDeviceGetMemoryInfo": memory.slice_memory_v1,
     "nvmlDeviceGetBAR1MemoryInfo": memory.slice_bar1,
     "nvmlDeviceGetMemoryErrorCounter": memory.slice_memory_errors,
-    "nvmlDeviceGetComputeRunningProcesses_v3": readings.slice_processes,
+    "nvmlDeviceGetComputeRunningProcesses_v3": processes.slice_processes,
     "nvmlDeviceGetGpuInstanceId": mig.gpu_instance,
     "nvmlDeviceGetComputeInstanceId": mig.compute_instance,
     "nvmlDeviceGetAttributes_v2": mig.attributes,

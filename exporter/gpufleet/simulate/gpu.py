@@ -60,6 +60,8 @@ class GpuScript:
     troubles: Troubles = NO_TROUBLE
     mig: bool = False
     instances: tuple[Instance, ...] = ()
+    run: str = ""
+    """Name of the scenario's run that has it, slices included; empty where none has."""
 
 
 _MIX = 0x9E37_79B9_7F4A_7C15

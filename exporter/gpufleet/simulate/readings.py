@@ -1,16 +1,15 @@
-"""Answers that change from moment to moment: fields, utilization, clocks, temperature, power, links, processes."""
+"""Answers that change from moment to moment: fields, utilization, clocks, temperature, power, links."""
 
 from __future__ import annotations
 
 import struct
 
 from gpufleet.simulate.buffers import Buffer
-from gpufleet.simulate.devices import Device, Slice
+from gpufleet.simulate.devices import Device
 from gpufleet.simulate.fields import TABLE
-from gpufleet.simulate.gpu import noise, uuid_from
+from gpufleet.simulate.gpu import uuid_from
 from gpufleet.sources.nvml.calls import (
     ARGUMENT_VERSION_MISMATCH,
-    INSUFFICIENT_SIZE,
     INVALID_ARGUMENT,
     NOT_SUPPORTED,
     SUCCESS,
@@ -20,8 +19,6 @@ _U32 = struct.Struct("<I")
 _I32 = struct.Struct("<i")
 _U64 = struct.Struct("<Q")
 _TWO_U32 = struct.Struct("<II")
-_PROCESS = struct.Struct("<I4xQII")
-_NO_INSTANCE = 0xFFFF_FFFF
 
 TEMPERATURE_V1 = 0x0100_000C
 MARGIN_V1 = 0x0100_0008
@@ -201,45 +198,3 @@ def fabric_v1(device: Device, buffer: Buffer) -> int:
     cluster, clique, _ = _fabric_facts(device)
     struct.pack_into("<16sIIB", buffer, 0, cluster, SUCCESS, clique, _FABRIC_COMPLETED)
     return SUCCESS
-
-
-def _write_processes(entries: list[tuple[int, int, int, int]], count: Buffer, buffer: Buffer) -> int:
-    room = _U32.unpack_from(count)[0]
-    _U32.pack_into(count, 0, len(entries))
-    if room < len(entries):
-        return INSUFFICIENT_SIZE
-    for i, entry in enumerate(entries):
-        _PROCESS.pack_into(buffer, i * _PROCESS.size, *entry)
-    return SUCCESS
-
-
-def _pid(seed: int, number: int) -> int:
-    return 10_000 + noise(seed, 77 + number) % 4_000_000
-
-
-def processes(device: Device, count: Buffer, buffer: Buffer) -> int:
-    """Answer nvmlDeviceGetComputeRunningProcesses_v3; too small an array gets the number needed."""
-    gpu = device.gpu
-    reading = device.reading()
-    if gpu.script.mig:
-        entries = [entry for part in device.slices for entry in _of_slice(part)]
-    elif reading.regime.idle:
-        entries = []
-    else:
-        entries = [(_pid(gpu.script.seed, 0), gpu.memory_used(reading), _NO_INSTANCE, _NO_INSTANCE)]
-    return _write_processes(entries, count, buffer)
-
-
-def _of_slice(target: Slice) -> list[tuple[int, int, int, int]]:
-    gpu = target.device.gpu
-    reading = target.device.reading()
-    if target.instance.timeline.at(reading.time).idle:
-        return []
-    used = gpu.instance_memory_used(target.instance, reading) // len(target.instance.computes)
-    number = 16 * target.instance.identifier + target.compute.identifier
-    return [(_pid(gpu.script.seed, number), used, target.instance.identifier, target.compute.identifier)]
-
-
-def slice_processes(target: Slice, count: Buffer, buffer: Buffer) -> int:
-    """Answer nvmlDeviceGetComputeRunningProcesses_v3 of a MIG slice."""
-    return _write_processes(_of_slice(target), count, buffer)

@@ -34,7 +34,14 @@ def gpu_seed(seed: int, node: str, number: int) -> int:
 
 
 def gpu_script(
-    profile: Profile, node: str, number: int, timeline: Timeline, *, seed: int = 0, troubles: Troubles = NO_TROUBLE
+    profile: Profile,
+    node: str,
+    number: int,
+    timeline: Timeline,
+    *,
+    seed: int = 0,
+    troubles: Troubles = NO_TROUBLE,
+    run: str = "",
 ) -> GpuScript:
     """The script of GPU ``number`` (from 0) of a node."""
     own = gpu_seed(seed, node, number)
@@ -48,6 +55,7 @@ def gpu_script(
         seed=own,
         timeline=timeline,
         troubles=troubles,
+        run=run,
     )
 
 

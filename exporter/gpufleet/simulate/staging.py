@@ -85,12 +85,14 @@ class Stage:
         troubles = troubles_of(events, profile, self._period, lifetime) if events or lifetime else NO_TROUBLE
         chapters = self._chapters(run, node.name, number)
         names = _layout(node, number)
+        job = "" if run is None else run.name
         if names is None:
             timeline = self._timeline(run, profile, seed % _VARIANTS, chapters)
-            return gpu_script(profile, node.name, number, timeline, seed=self._seed, troubles=troubles)
+            return gpu_script(profile, node.name, number, timeline, seed=self._seed, troubles=troubles, run=job)
         timelines = [self._timeline(run, profile, (seed + i) % _VARIANTS, chapters) for i in range(len(names))]
         instances = partition(profile, names, timelines, seed)
-        script = gpu_script(profile, node.name, number, blend(profile, instances), seed=self._seed, troubles=troubles)
+        timeline = blend(profile, instances)
+        script = gpu_script(profile, node.name, number, timeline, seed=self._seed, troubles=troubles, run=job)
         return cut(script, instances)
 
     def _run_on(self, node: str, number: int) -> Run | None:

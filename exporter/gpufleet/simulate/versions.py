@@ -5,6 +5,7 @@ from __future__ import annotations
 SINCE: dict[str, int] = {
     "nvmlDeviceGetMemoryInfo_v2": 510,
     "nvmlDeviceGetComputeRunningProcesses_v3": 510,
+    "nvmlDeviceGetMPSComputeRunningProcesses_v3": 510,
     "nvmlGpmQueryDeviceSupport": 520,
     "nvmlGpmSampleAlloc": 520,
     "nvmlGpmSampleFree": 520,

@@ -17,7 +17,7 @@ enum {
     MAX_FUNCTIONS = 128,
     MAX_MIG = 8,
     MAX_FANS = 4,
-    MAX_PROCESSES = 16,
+    MAX_PROCESSES = 64,
     FIELD_CELLS = 2048, /* a power of two: open addressing */
     GPM_METRICS = 480,
     MIG_GPM_METRICS = 64,
@@ -69,7 +69,7 @@ struct process_entry {
     uint32_t pid;
     uint32_t gi;
     uint32_t ci;
-    uint32_t reserved;
+    uint32_t client; /* of the MPS server: listed there alone */
 };
 
 struct mig_instance {

@@ -5,12 +5,11 @@ static bool belongs(const struct call *call, const struct process_entry *process
     return !call->mig || (process->gi == call->mig->gi && process->ci == call->mig->ci);
 }
 
-nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v3(nvmlDevice_t device, unsigned int *infoCount, nvmlProcessInfo_t *infos) {
-    CALL_ENTITY(nvmlDeviceGetComputeRunningProcesses_v3, device, infoCount);
+static nvmlReturn_t list(const struct call *call, bool clients, unsigned int *infoCount, nvmlProcessInfo_t *infos) {
     unsigned int room = *infoCount, found = 0;
-    for (unsigned int i = 0; i < call.gpu->process_count; i++) {
-        const struct process_entry *process = &call.gpu->process[i];
-        if (!belongs(&call, process)) {
+    for (unsigned int i = 0; i < call->gpu->process_count; i++) {
+        const struct process_entry *process = &call->gpu->process[i];
+        if (!belongs(call, process) || (process->client != 0) != clients) {
             continue;
         }
         if (found < room && infos) {
@@ -18,24 +17,31 @@ nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v3(nvmlDevice_t device, unsign
                                        .usedGpuMemory = process->used_memory,
                                        .gpuInstanceId = process->gi,
                                        .computeInstanceId = process->ci};
-            memcpy((char *)infos + found * call.gpu->process_stride, &entry, sizeof entry);
+            memcpy((char *)infos + found * call->gpu->process_stride, &entry, sizeof entry);
         }
         found++;
     }
     *infoCount = found;
-    RETURN(found > room ? NVML_ERROR_INSUFFICIENT_SIZE : NVML_SUCCESS);
+    return found > room ? NVML_ERROR_INSUFFICIENT_SIZE : NVML_SUCCESS;
 }
 
-#define NO_PROCESSES(name)                                                                             \
-    nvmlReturn_t name(nvmlDevice_t device, unsigned int *infoCount, nvmlProcessInfo_t *infos) {         \
-        (void)infos;                                                                                   \
-        CALL_ENTITY(name, device, infoCount);                                                          \
-        *infoCount = 0;                                                                                \
-        RETURN(NVML_SUCCESS);                                                                          \
-    }
+nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v3(nvmlDevice_t device, unsigned int *infoCount, nvmlProcessInfo_t *infos) {
+    CALL_ENTITY(nvmlDeviceGetComputeRunningProcesses_v3, device, infoCount);
+    RETURN(list(&call, false, infoCount, infos));
+}
 
-NO_PROCESSES(nvmlDeviceGetGraphicsRunningProcesses_v3)
-NO_PROCESSES(nvmlDeviceGetMPSComputeRunningProcesses_v3)
+nvmlReturn_t nvmlDeviceGetMPSComputeRunningProcesses_v3(nvmlDevice_t device, unsigned int *infoCount,
+                                                        nvmlProcessInfo_t *infos) {
+    CALL_ENTITY(nvmlDeviceGetMPSComputeRunningProcesses_v3, device, infoCount);
+    RETURN(list(&call, true, infoCount, infos));
+}
+
+nvmlReturn_t nvmlDeviceGetGraphicsRunningProcesses_v3(nvmlDevice_t device, unsigned int *infoCount, nvmlProcessInfo_t *infos) {
+    (void)infos;
+    CALL_ENTITY(nvmlDeviceGetGraphicsRunningProcesses_v3, device, infoCount);
+    *infoCount = 0;
+    RETURN(NVML_SUCCESS);
+}
 
 nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t device, nvmlProcessUtilizationSample_t *utilization,
                                              unsigned int *processSamplesCount, unsigned long long lastSeenTimeStamp) {

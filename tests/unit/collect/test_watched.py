@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
 from gpufleet.collect.lanes import Lane
 from gpufleet.collect.watched import MOST_SLICES, Activity, Claim, Watched
+from gpufleet.model.claims import GpuProcess
 from gpufleet.model.gpu import SliceIdentity
 from gpufleet.model.readings import Key, Readings
 from gpufleet.model.state import GpuState
@@ -118,6 +120,20 @@ def test_a_gpu_shows_its_worker_s_and_the_sampler_s_readings_and_their_sums(gpu:
     assert (found[FAST], found[SM]) == (0.75, 0.25)
     assert (found[Key("busy_seconds")], found[SM_SECONDS]) == (0.75, 0.25)
     assert found[Key("ecc_enabled")] == 1
+
+
+def test_a_gpu_shows_its_processes_while_they_are_known(gpu: Watched) -> None:
+    """The very tuple that the driver's list was made into; none once the GPU is down."""
+    listed = (GpuProcess(7), GpuProcess(9, 1, 0))
+    gpu.take_reading(replace(read(), processes=listed), 10.0, 1010.0)
+    assert gpu.snapshot(10.5).processes is listed
+
+    gpu.take_reading(read(), 11.0, 1011.0)
+    assert gpu.snapshot(11.5).processes is None
+
+    gpu.take_reading(replace(read(), processes=listed), 12.0, 1012.0)
+    gpu.down(GpuState.LOST, "GetFieldValues returned gpu_is_lost (15)")
+    assert gpu.snapshot(12.5).processes is None
 
 
 def test_a_gpu_that_goes_down_shows_who_it_is_and_why(gpu: Watched) -> None:

@@ -81,6 +81,7 @@ SIGNATURES: Mapping[str, tuple[type, ...]] = {
     "nvmlDeviceGetGpuFabricInfoV": (HANDLE, BUFFER),
     "nvmlDeviceGetGpuFabricInfo": (HANDLE, BUFFER),
     "nvmlDeviceGetComputeRunningProcesses_v3": (HANDLE, BUFFER, BUFFER),
+    "nvmlDeviceGetMPSComputeRunningProcesses_v3": (HANDLE, BUFFER, BUFFER),
     # Activity, from Hopper on
     "nvmlGpmQueryDeviceSupport": (HANDLE, BUFFER),
     "nvmlGpmSampleAlloc": (BUFFER,),

@@ -28,7 +28,8 @@ from gpufleet.sources.nvml.mig import (
     multiprocessors,
 )
 from gpufleet.sources.nvml.plan import GPM_CALLS, Pace, Plan
-from gpufleet.sources.nvml.prepared import ProcessCount, prepare, refused
+from gpufleet.sources.nvml.prepared import prepare, refused
+from gpufleet.sources.nvml.processes import MORE_CALLS, Listed, ProcessList
 from gpufleet.sources.nvml.queries import (
     FAST_QUERIES,
     MEDIUM_QUERIES,
@@ -61,6 +62,8 @@ class DeviceReading:
     slices: tuple[tuple[SliceIdentity, tuple[Readings, ...]], ...] = ()
     is_cut: bool = False
     """Whether MIG is on: utilization is then the GPM thread's to report, otherwise the worker's."""
+    processes: Listed | None = None
+    """Who has a compute context, as of the last turn of the slow tier; ``None`` where the driver does not tell."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +126,7 @@ class Device:
         items += prepare(calls, handle, (*SLOW_QUERIES, *HEALTH_QUERIES), tally)
         fans = min(read_number(calls, "nvmlDeviceGetNumFans", handle) or 0, MOST_FANS)
         items += prepare(calls, handle, [fan(number) for number in range(fans)], tally)
-        items += self._processes()
+        items += self._make_processes()
         reported = {key for item in items for key in item.keys}
         if Key("power_watts") not in reported:
             items += prepare(calls, handle, [POWER_USAGE], tally)
@@ -131,7 +134,7 @@ class Device:
             totals = probe(calls, handle, Tier.SLOW, ECC_TOTALS, tally)
             if totals is not None:
                 items.append(totals)
-        extra = (GPM_CALLS if self.has_gpm else 0) + WATCH_CALLS
+        extra = (GPM_CALLS if self.has_gpm else 0) + WATCH_CALLS + MORE_CALLS
         return Plan(items, self._options.pace, tally, self.trace, extra)
 
     def _mode_item(self) -> Item | None:
@@ -154,13 +157,14 @@ class Device:
         batch.run(self.tally)
         return [batch]
 
-    def _processes(self) -> list[Item]:
-        count = ProcessCount(self._calls, self.handle)
-        code = count.run(self.tally)
-        if refused(count.function, code):
-            self.tally.drop(count.keys[0], code)
+    def _make_processes(self) -> list[Item]:
+        listed = ProcessList(self._calls, self.handle, self.trace)
+        code = listed.run(self.tally)
+        self._processes = None if refused(listed.function, code) else listed
+        if self._processes is None:
+            self.tally.drop(listed.keys[0], code)
             return []
-        return [count]
+        return [listed]
 
     def _make_gpm(self) -> GpmReader:
         metrics = DEVICE_METRICS
@@ -204,7 +208,8 @@ class Device:
             fast, slower = self.plan.run(now)
         elif self._watch is not None and self._watch.sees_change(now):
             self._discover_slices()
-        return DeviceReading((self._static, slower, fast), self._read_slices(), self._mig)
+        processes = None if self._processes is None else self._processes.processes
+        return DeviceReading((self._static, slower, fast), self._read_slices(), self._mig, processes)
 
     def _look_again(self, now: float) -> None:
         was = self._mig

@@ -7,19 +7,17 @@ import struct
 from collections.abc import Iterable
 from functools import cache
 
-from gpufleet.model.readings import Key, Number
+from gpufleet.model.readings import Number
 from gpufleet.sources.nvml.calls import (
     DEVICE_DOWN,
-    INSUFFICIENT_SIZE,
     LIBRARY_DOWN,
     NEVER_HERE,
     NO_PERMISSION,
-    SUCCESS,
     Calls,
     NvmlError,
 )
 from gpufleet.sources.nvml.queries import Query
-from gpufleet.sources.nvml.tally import Item, Tally, Tier
+from gpufleet.sources.nvml.tally import Item, Tally
 
 
 @cache
@@ -86,30 +84,6 @@ class PreparedQuery:
             tally.impossible(self.keys[0])
         else:
             self.values = [number * self._times if self._per == 1 else number / self._per]
-        return code
-
-
-class ProcessCount:
-    """Processes with a compute context: a request for no room at all is answered with the room needed."""
-
-    function = "nvmlDeviceGetComputeRunningProcesses_v3"
-    tier = Tier.SLOW
-    keys: tuple[Key, ...] = (Key("processes"),)
-
-    def __init__(self, calls: Calls, handle: ctypes.c_void_p) -> None:
-        self.values: list[Number | None] = [None]
-        self._call = calls[self.function]
-        self._handle = handle
-        self._count = (ctypes.c_uint32 * 1)()
-
-    def run(self, _: Tally) -> int:
-        """Ask with a count of zero, so that the size of an entry (24 bytes, 32 in early R535) can't matter."""
-        self._count[0] = 0
-        code = self._call(self._handle, self._count, None)
-        if code in (SUCCESS, INSUFFICIENT_SIZE):
-            self.values = [self._count[0]]
-            return SUCCESS
-        self.values = [None]
         return code
 
 
