@@ -58,7 +58,8 @@ def read_own(name: str, content: bytes, written_at: float) -> tuple[JobFile, ...
     if not content.strip():
         return ()
     try:
-        said = json.loads(content)
+        # Other bytes than UTF-8 in a name that a user chose, or a character that the prolog cut, cost that character.
+        said = json.loads(content.decode(errors="replace"))
     except (ValueError, RecursionError) as error:
         raise FormatError("not JSON, or cut short") from error
     if not isinstance(said, dict):
