@@ -70,6 +70,9 @@ margin-right:6px;vertical-align:1px}
 .bar .fill{fill:var(--fill)}
 .bar.warn .fill{fill:var(--warnfill)}
 .bar.bad .fill{fill:var(--badfill)}
+.held .name{max-width:26ch;overflow:hidden;text-overflow:ellipsis}
+.held small{max-width:30ch;overflow:hidden;text-overflow:ellipsis}
+.nobody{color:var(--muted)}
 .absent{color:var(--muted)}
 .reason{color:var(--bad);overflow-wrap:anywhere}
 .empty{padding:34px 20px;text-align:center;color:var(--muted)}
@@ -100,7 +103,7 @@ td.state::before,td.notes::before,td.wide::before,td.none{display:none}
 @media print{body{background:none}.tile,.frame{box-shadow:none}nav,footer{display:none}}
 """
 
-STYLE_HASH = "sha256-pn3sEjpVx7imx1ir5M5yUl2BiMrBpXRoPYVw8IC6ybQ="
+STYLE_HASH = "sha256-BV9NOcOZSRGCj8wlgklfujON+dRLIC1SRtYlj1NGvlg="
 """Of STYLE, so that the browser takes this style and no other; a test says what it must be."""
 
 CONTENT_SECURITY_POLICY = (

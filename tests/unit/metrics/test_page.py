@@ -12,10 +12,11 @@ import pytest
 from gpufleet.metrics.page import render
 from gpufleet.metrics.page.words import GPU_STATES, NVML_STATES, REASONS, Values, age, chips, gibibytes, percent
 from gpufleet.metrics.page_style import CONTENT_SECURITY_POLICY, STYLE, STYLE_HASH
+from gpufleet.model.owner import Hold, Holding, OwnersView, Workload
 from gpufleet.model.readings import Key, Readings
 from gpufleet.model.state import GpuState, NvmlState
 from tests.unit.metrics.snapshots import REASONS as HOPPER_REASONS
-from tests.unit.metrics.snapshots import down, gpu, hopper_node, node, simulated
+from tests.unit.metrics.snapshots import down, gpu, held, hopper_node, identity, node, simulated
 
 if TYPE_CHECKING:
     from gpufleet.model.readings import Number
@@ -218,6 +219,41 @@ def test_links_follow_the_telemetry_path() -> None:
     links = [attributes.get("href") for tag, attributes in page(node(), telemetry_path="/gpu").tags if tag == "a"]
     assert "/gpu" in links
     assert "/metrics" not in links
+
+
+def test_it_shows_who_holds_each_gpu_and_what_it_costs() -> None:
+    """Run, project and task, the price, and what nobody holds; a hostile name is text; nothing without a source."""
+    snapshot = held(hopper_node(2))
+    shown = page(snapshot).text
+    assert "llm-7b" in shown
+    assert "llm \N{MIDDLE DOT} worker \N{MIDDLE DOT} ada" in shown
+    assert "4.8 USD an hour" in shown
+    assert "9.60 USD" in shown
+    assert "unallocated" in shown
+    assert "Held by" not in page(hopper_node(2)).text
+    hostile = Holding(identity(0).uuid, 1.0, Workload(run='<img src=x onerror="1">'))
+    document = page(replace(snapshot, owners=OwnersView((hostile,))))
+    assert '<img src=x onerror="1">' in document.text
+    assert "img" not in {tag for tag, _ in document.tags}
+
+
+def test_holders_stay_on_the_page_while_a_gpu_is_down() -> None:
+    """Whoever has it wants to know."""
+    document = page(held(node(down(0, GpuState.LOST, "fell off the bus"), gpu(1))))
+    assert "llm-7b" in document.text
+    assert document.open == []
+
+
+def test_slices_have_their_own_holders() -> None:
+    """The GPU above them has none; of many holders of one slice some are named."""
+    snapshot = hopper_node(1, slices=2)
+    uuid, first = identity(0).uuid, snapshot.gpus[0].slices[0].identity.mig_uuid
+    many = tuple(Holding(uuid, 0.01, Workload(run=f"run-{number}"), mig_uuid=first) for number in range(5))
+    text = page(replace(snapshot, owners=OwnersView((*many, Holding(uuid, 0.95, hold=Hold.UNSLICED))))).text
+    assert "run-2" in text
+    assert "run-3" not in text
+    assert "and 2 more" in text
+    assert "no slice" not in text
 
 
 def test_it_is_a_table_for_a_screen_reader() -> None:

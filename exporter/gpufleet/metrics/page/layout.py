@@ -50,7 +50,7 @@ def render(
             _about(snapshot, old),
             *_banners(snapshot, old, stale=stale),
             _tiles(snapshot) if known and snapshot.gpus else "",
-            table(snapshot.gpus, known=known) if snapshot.gpus else _nothing(snapshot),
+            table(snapshot, known=known) if snapshot.gpus else _nothing(snapshot),
             _sources(snapshot),
             "</main>\n<footer>",
             f"<span>gpufleet {text(__version__)}</span>",
@@ -113,10 +113,20 @@ def _tiles(snapshot: Snapshot) -> str:
     watts, limit = _sums(well, "power_watts", "power_limit_watts", "enforced")
     if limit:
         tiles.append(_tile("Power", f"{watts / 1000:.2f} kW", f"of {limit / 1000:.2f}", watts / limit))
+    tiles += _costs(snapshot)
     hottest = max(present([values("temperature_celsius") for values in well]), default=None)
     if hottest is not None:
         tiles.append(_tile("Hottest GPU", f"{hottest:.0f} °C", ""))
     return f'<dl class="tiles">{"".join(tiles)}</dl>\n'
+
+
+def _costs(snapshot: Snapshot) -> Iterator[str]:
+    """What the node's GPUs cost, by currency; amounts of two currencies can't be added up."""
+    totals: dict[str, float] = {}
+    for price in snapshot.meter.prices:
+        totals[price.currency] = totals.get(price.currency, 0.0) + price.per_hour
+    for currency, total in sorted(totals.items()):
+        yield _tile("Costs", f"{total:.2f} {currency}", "an hour")
 
 
 def _sums(gpus: list[Values], name: str, limit: str, *members: str) -> tuple[Number, Number]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from gpufleet.metrics.page.held import Held
 from gpufleet.metrics.page.markup import absent, meter, text
 from gpufleet.metrics.page.words import (
     BAD,
@@ -21,10 +22,10 @@ from gpufleet.metrics.page.words import (
 from gpufleet.model.state import GpuState
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterator
 
     from gpufleet.model.readings import Number
-    from gpufleet.model.snapshot import GpuSnapshot, SliceSnapshot
+    from gpufleet.model.snapshot import GpuSnapshot, SliceSnapshot, Snapshot
 
 # A board runs hot by design; what matters is how far it is from slowing down.
 _NEAR, _AT = 10, 3  # °C
@@ -32,11 +33,14 @@ _FULL = 0.95  # of the power limit: nothing wrong, but it explains the clocks
 _COLUMNS = ("GPU", "State", "Utilization", "SM active", "Memory", "Temperature", "Power", "SM clock", "Notes")
 
 
-def table(gpus: Iterable[GpuSnapshot], *, known: bool) -> str:
+def table(snapshot: Snapshot, *, known: bool) -> str:
     """Return the table; ``known`` says that the snapshot tells how the GPUs are now."""
-    rows = [row for gpu in sorted(gpus, key=lambda gpu: gpu.number) for row in _rows(gpu, known=known)]
+    held = Held(snapshot)
+    gpus = sorted(snapshot.gpus, key=lambda gpu: gpu.number)
+    rows = [row for gpu in gpus for row in _rows(gpu, held, known=known)]
+    columns = (*_COLUMNS[:2], *(("Held by",) if held.is_known else ()), *_COLUMNS[2:])
     # Roles are said again because narrow screens show rows as cards, and browsers then forget that this is a table.
-    heads = "".join([f'<th scope="col" role="columnheader">{column}</th>' for column in _COLUMNS])
+    heads = "".join([f'<th scope="col" role="columnheader">{column}</th>' for column in columns])
     return (
         '<div class="frame"><table role="table"><caption>GPUs of this node</caption>'
         f'<thead role="rowgroup"><tr role="row">{heads}</tr></thead>\n<tbody role="rowgroup">\n{"".join(rows)}</tbody>'
@@ -44,28 +48,28 @@ def table(gpus: Iterable[GpuSnapshot], *, known: bool) -> str:
     )
 
 
-def _rows(gpu: GpuSnapshot, *, known: bool) -> Iterator[str]:
+def _rows(gpu: GpuSnapshot, held: Held, *, known: bool) -> Iterator[str]:
     identity = gpu.identity
     head = (
         f'<th scope="row" role="rowheader"><div class="who"><span class="number">{gpu.number}</span>'
         f'<span><span class="name">{text(identity.name)}</span><small>{text(identity.pci_bus_id)}</small>'
         f"<small>{text(identity.uuid)}</small></span></div></th>"
     )
-    standing = Values(gpu.standing)
+    standing, holder = Values(gpu.standing), held.cell(identity.uuid)
     if not known:
-        yield _row(head, _badge("unknown", QUIET), _wide(""), _notes(Values(()), standing))
+        yield _row(head, _badge("unknown", QUIET), holder, _wide(""), _notes(Values(()), standing))
         return
     words, tone = GPU_STATES[gpu.state]
     if gpu.state is not GpuState.OK:
         reason = f"{GPU_STATE_MEANINGS[gpu.state]} {gpu.reason or ''}"
-        yield _row(head, _badge(words, tone), _wide(reason), _notes(Values(()), standing))
+        yield _row(head, _badge(words, tone), holder, _wide(reason), _notes(Values(()), standing))
         return
     values = Values(gpu.parts)
     processes = values("processes")
     busy = f"<small>{processes} process{'es' if processes != 1 else ''}</small>" if processes is not None else ""
-    yield _row(head, _badge(words, tone, busy), *_cells(values), _notes(values, standing))
+    yield _row(head, _badge(words, tone, busy), holder, *_cells(values), _notes(values, standing))
     for part in gpu.slices:
-        yield _slice_row(part)
+        yield _slice_row(part, held.cell(identity.uuid, part.identity.mig_uuid))
 
 
 def _row(*cells: str, kind: str = "gpu") -> str:
@@ -100,7 +104,7 @@ def _cells(values: Values) -> Iterator[str]:
         yield meter("SM clock", gigahertz(clock), rest, clock / fastest if fastest else None)
 
 
-def _slice_row(part: SliceSnapshot) -> str:
+def _slice_row(part: SliceSnapshot, holder: str) -> str:
     identity, values = part.identity, Values(part.parts)
     head = (
         f'<th scope="row" role="rowheader"><div class="who"><span>'
@@ -112,6 +116,7 @@ def _slice_row(part: SliceSnapshot) -> str:
     return _row(
         head,
         '<td class="none" role="cell"></td>',
+        holder,
         _ratio("Graphics engine", values("mig_graphics_active_ratio")),
         _ratio("SM active", values("mig_sm_active_ratio"), "" if tensor is None else f"tensor {percent(tensor)}"),
         _memory(values("mig_memory_used_bytes"), values("mig_memory_total_bytes")),
