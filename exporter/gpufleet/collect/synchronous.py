@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable
 
+from gpufleet.collect.accounting import Accounting, NoAccounts
 from gpufleet.collect.event_watch import fault_of
 from gpufleet.collect.fault_sink import standing
 from gpufleet.collect.lanes import Lane
@@ -22,7 +23,7 @@ from gpufleet.faults.ledger import Ledger
 from gpufleet.model.snapshot import NodeIdentity, Snapshot
 from gpufleet.model.state import GpuState, NvmlState
 from gpufleet.sources.nvml.calls import DEVICE_DOWN, LIBRARY_DOWN, Driver, NvmlError
-from gpufleet.sources.nvml.device import Device, DeviceOptions
+from gpufleet.sources.nvml.device import Device
 from gpufleet.sources.nvml.events import MIG_CHANGE, XID, DriverEvent, EventSet
 from gpufleet.sources.nvml.session import Session, SessionError
 
@@ -39,7 +40,10 @@ class SynchronousNode:
         options: PollerOptions,
         monotonic: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
+        accounting: Accounting | None = None,
     ) -> None:
+        """``accounting`` tells of holders and cost; nothing is known of them without."""
+        self._accounting = accounting or NoAccounts()
         self._driver = driver
         self._options = options
         self._monotonic = monotonic
@@ -94,7 +98,7 @@ class SynchronousNode:
 
     def _open_devices(self, session: Session) -> None:
         """Those that are new, and those that were lost: a handle is not good any more once its GPU fell off the bus."""
-        options = DeviceOptions(self._options.pace, self._options.each_link, session.versions.driver)
+        options = self._options.device_options(session.versions.driver)
         for index in tuple(self._unopened):
             try:
                 device = Device(session.calls, session.handle(index), options, self._monotonic())
@@ -196,6 +200,8 @@ class SynchronousNode:
         for gpu in gpus:
             gpu.standing = shown.get(gpu.identity.uuid, ())
         versions = None if self._session is None else self._session.versions
+        reported = tuple(gpu.snapshot(now) for gpu in gpus)
+        owners, meter = self._accounting.take(reported, monotonic=now, whole=True, quiesced=False)
         snapshot = Snapshot(
             sequence=self._polls,
             at=wall,
@@ -209,11 +215,13 @@ class SynchronousNode:
                 simulated=self._driver.simulated,
             ),
             nvml_state=self._state,
-            gpus=tuple(gpu.snapshot(now) for gpu in gpus),
+            gpus=reported,
             gpus_expected=len(gpus) + len(self._unopened) or None,
             gpus_visible=sum(gpu.state is GpuState.OK for gpu in gpus),
             poll=health_of(gpus, now - started, self._polls),
             faults=faults,
+            owners=owners,
+            meter=meter,
             reason=self._reason,
         )
         # What this poll tells of faults is shown by the next.
