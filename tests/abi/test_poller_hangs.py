@@ -76,6 +76,7 @@ WHILE_OPENING = (
     "nvmlDeviceGetMaxPcieLinkWidth",
     "nvmlDeviceGetSupportedClocksEventReasons",
     "nvmlDeviceGetNumFans",
+    "nvmlDeviceGetMPSComputeRunningProcesses_v3",
     "nvmlGpmQueryDeviceSupport",
     "nvmlDeviceGetSupportedEventTypes",
     "nvmlDeviceRegisterEvents",
@@ -186,6 +187,14 @@ def test_a_call_that_hangs_in_a_poll_costs_its_own_gpu(fake_nvml: FakeNvml, func
     fake_nvml.set_gpus(GPUS)
     with rig_on(fake_nvml, EACH_POLL) as rig:
         hang_and_come_back(fake_nvml, rig, function)
+
+
+def test_the_list_of_an_mps_server_hangs_as_well(fake_nvml: FakeNvml) -> None:
+    """It is asked for in a poll where the server has clients."""
+    fake_nvml.set_gpus(GPUS)
+    fake_nvml.gpus[VICTIM].process[0].client = 1
+    with rig_on(fake_nvml, EACH_POLL) as rig:
+        hang_and_come_back(fake_nvml, rig, "nvmlDeviceGetMPSComputeRunningProcesses_v3")
 
 
 @pytest.mark.usefixtures("nvml_build")

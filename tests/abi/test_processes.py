@@ -6,8 +6,9 @@ import pytest
 
 from gpufleet.model.claims import GpuProcess
 from gpufleet.model.readings import Key
+from gpufleet.sources.nvml.device import DeviceReading
 from gpufleet.sources.nvml.plan import Pace
-from tests.abi.opened import device, values
+from tests.abi.opened import Watched, device, values
 from tests.abi.polled import polled
 from tests.support.fake_nvml import FakeNvml
 from tests.support.fake_nvml_layout import ABSENT32
@@ -28,6 +29,11 @@ def run(fake: FakeNvml, *processes: tuple[int, int, int], gpu: int = 0, client: 
     fake.gpus[gpu].process_count = len(rows)
 
 
+def fifth(watched: Watched) -> DeviceReading:
+    """The fifth of the next polls."""
+    return [watched.poll() for _ in range(5)][-1]
+
+
 def whole(pid: int) -> tuple[int, int, int]:
     """A process of the uncut GPU."""
     return pid, ABSENT32, ABSENT32
@@ -44,8 +50,7 @@ def test_a_gpu_lists_its_processes(fake_nvml: FakeNvml) -> None:
         assert [watched.poll().processes is first for _ in range(10)] == [True] * 10
 
         run(fake_nvml, whole(900))
-        for _ in range(5):
-            reading = watched.poll()
+        reading = fifth(watched)
         assert reading.processes == (GpuProcess(900),)
         assert values(*reading.parts)[Key("processes")] == 1
 
@@ -87,8 +92,7 @@ def test_clients_of_an_mps_server_are_in_the_list(fake_nvml: FakeNvml) -> None:
         assert watched.poll().processes == (GpuProcess(60), GpuProcess(70), GpuProcess(71))
 
         run(fake_nvml, whole(71), client=True)
-        for _ in range(5):
-            reading = watched.poll()
+        reading = fifth(watched)
         assert reading.processes == (GpuProcess(60), GpuProcess(71))
         assert values(*reading.parts)[Key("processes")] == 1
 
@@ -101,8 +105,7 @@ def test_a_driver_that_does_not_tell(fake_nvml: FakeNvml, code: int) -> None:
 
     with device(fake_nvml, pace=EACH_POLL) as watched:
         fake_nvml.reset_counts()
-        for _ in range(5):
-            reading = watched.poll()
+        reading = fifth(watched)
         assert reading.processes is None
         assert Key("processes") not in values(*reading.parts)
     assert {COMPUTE, CLIENTS} & {name for name, _ in fake_nvml.counts()} == set()

@@ -10,6 +10,7 @@ from gpufleet.collect.accounting import Accounting, NoAccounts
 from gpufleet.collect.fault_sink import Counting, FaultSink
 from gpufleet.model.snapshot import SourceHealth
 from gpufleet.sources.nvml.calls import Driver
+from gpufleet.sources.nvml.device import DeviceOptions
 from gpufleet.sources.nvml.plan import Pace
 
 
@@ -29,11 +30,17 @@ class PollerOptions:
     each_link: bool = False
     quiesce_max: float = 900.0
     boot_id: str | None = None
+    utilization: str = "auto"
+    """Which reading stands for utilization: ``sm``, ``gpu`` or ``tensor``, or the best that a GPU reports."""
 
     @property
     def pace(self) -> Pace:
         """How often each tier is read."""
         return Pace(self.interval, self.medium_seconds, self.slow_seconds)
+
+    def device_options(self, driver_version: str | None) -> DeviceOptions:
+        """The part of it that concerns what is asked of a device."""
+        return DeviceOptions(self.pace, self.each_link, driver_version, self.utilization)
 
 
 @dataclass(frozen=True, slots=True)

@@ -230,7 +230,7 @@ class Poller:
         self._roster.open_all(opened.session, opened.count, self._device_options())
 
     def _device_options(self) -> DeviceOptions:
-        return DeviceOptions(self.options.pace, self.options.each_link, self._lifecycle.versions.driver)
+        return self.options.device_options(self._lifecycle.versions.driver)
 
     def _settle(self) -> None:
         """Take in the devices that were opened, as soon as all of them are there or the rest hangs."""

@@ -25,10 +25,11 @@ def polled(scripts: list[GpuScript], *moments: float) -> list[Snapshot]:
     node = SynchronousNode(ScriptedDriver(scripts, clock=clock, started_at=EPOCH), OPTIONS, clock, clock.wall)
     found = []
     for moment in moments:
-        while clock.now < moment:
+        while clock.now < moment - 1.0:
             clock.now += 1.0
-            snapshot = node.poll()
-        found.append(snapshot)
+            node.poll()
+        clock.now = moment
+        found.append(node.poll())
     return found
 
 

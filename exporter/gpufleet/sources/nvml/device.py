@@ -42,6 +42,13 @@ from gpufleet.sources.nvml.queries import (
 from gpufleet.sources.nvml.tally import Item, Tally, Tier
 
 MOST_FANS = 8
+BASES: Mapping[str, tuple[str, str]] = {
+    "sm": ("sm_active_ratio", "mig_sm_active_ratio"),
+    "gpu": ("utilization_ratio", "mig_graphics_active_ratio"),
+    "tensor": ("tensor_active_ratio", "mig_tensor_active_ratio"),
+}
+"""What can stand for utilization, and as which reading of an uncut GPU and of a slice."""
+_AUTO = ("sm", "gpu")
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +58,8 @@ class DeviceOptions:
     pace: Pace
     each_link: bool = False
     driver_version: str | None = None
+    utilization: str = "auto"
+    """Which reading stands for utilization: one of ``BASES``, or ``auto`` for the best that a device reports."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +137,8 @@ class Device:
         items += prepare(calls, handle, [fan(number) for number in range(fans)], tally)
         items += self._make_processes()
         reported = {key for item in items for key in item.keys}
+        self._has_utilization = GRAPHICS[1] in reported
+        """Of the driver's own; refused while MIG is on."""
         if Key("power_watts") not in reported:
             items += prepare(calls, handle, [POWER_USAGE], tally)
         if not any(key.name == "ecc_errors" for key in reported):
@@ -168,7 +179,7 @@ class Device:
 
     def _make_gpm(self) -> GpmReader:
         metrics = DEVICE_METRICS
-        if not any(key == GRAPHICS[1] for item in self.plan.items for key in item.keys):
+        if not self._has_utilization:
             # With MIG on the driver refuses its own utilization; the engine's activity is the nearest thing to it.
             metrics = (GRAPHICS, *metrics)
         return GpmReader(self._calls, self.handle, metrics, self.tally, self.gpm_trace)
@@ -185,6 +196,8 @@ class Device:
                 for found in discover(self._calls, self.handle)
             )
         self._watch = SliceWatch(self._calls, self.handle, self.slices) if self._mig else None
+        own = [self.gpm] if self.gpm is not None else []
+        self._activities = [reader.gpm for reader in self.slices if reader.gpm is not None] if self.slices else own
 
     def mig_has_changed(self) -> None:
         """Say that the GPU may have been cut anew: the next ``read`` looks again. Callable from any thread."""
@@ -269,10 +282,18 @@ class Device:
 
     @property
     def utilization_basis(self) -> str | None:
-        """Which reading stands for utilization: SM activity where the part measures it, else the driver's own."""
-        if self.gpm is not None and self.gpm.supported:
-            return "sm"
-        return "gpu" if any(key == GRAPHICS[1] for item in self.plan.items for key in item.keys) else None
+        """Which reading stands for utilization, as far as the device reports it; see ``BASES``.
+
+        With ``auto`` it is SM activity, else the driver's own. Of a GPU that is cut it says what its slices have.
+        """
+        wanted = self._options.utilization
+        for basis in _AUTO if wanted == "auto" else (wanted,):
+            name = BASES[basis][1 if self.slices else 0]
+            if any(gpm.supported and name in gpm.names for gpm in self._activities):
+                return basis
+            if basis == "gpu" and self._has_utilization and not self.slices and GRAPHICS[1] not in self.tally.dropped:
+                return basis
+        return None
 
     def close(self) -> None:
         """Free what the driver allocated. By the GPM thread or with it ended, before nvmlShutdown, with no call out."""

@@ -95,6 +95,11 @@ def _request(metrics: tuple[int, ...]) -> tuple[tuple[tuple[int, bool], ...], by
     return rows, template, struct.Struct("<24x" + _METRIC_REPLY * len(metrics))
 
 
+@lru_cache(maxsize=64)
+def _names(metrics: tuple[tuple[int, Key], ...]) -> frozenset[str]:
+    return frozenset(key.name for _, key in metrics)
+
+
 class GpmReader:
     """The pair of samples of one device or one GPU instance."""
 
@@ -124,6 +129,8 @@ class GpmReader:
 
     def _plan(self, metrics: Sequence[tuple[int, Key]]) -> None:
         self._metrics = tuple(metrics)
+        self.names = _names(self._metrics)
+        """Names of the readings that it still asks for."""
         self._rows, self._template, self._reply = _request(tuple(metric for metric, _ in self._metrics))
         self._buffer = (ctypes.c_char * (24 + len(self._template)))()
         self._view = memoryview(self._buffer).cast("B")

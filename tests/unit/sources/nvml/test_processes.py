@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import struct
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -52,12 +51,13 @@ class Lists:
         if name not in self.lists or name in self.lacking:
             return None
 
-        def call(_handle: ctypes.c_void_p, count: Any, buffer: Any) -> int:
+        def call(_: object, count: ctypes.Array[ctypes.c_uint32], buffer: ctypes.Array[ctypes.c_char]) -> int:
             self.made.append(name)
             if code := self.codes.get(name):
                 return code
             entries = self.lists[name]
-            room, count[0] = count[0], len(entries) if self.says is None else self.says
+            room = int(count[0])
+            count[0] = len(entries) if self.says is None else self.says
             for place, (pid, used, gpu, compute) in enumerate(entries[:room]):
                 struct.pack_into("<IxxxxQII", buffer, self.stride * place, pid, used, gpu, compute)
                 if self.stride == 32:
