@@ -70,6 +70,14 @@ FIELDS: tuple[tuple[str, tuple[str, ...], int, int, int], ...] = (
     ("nvlink_transmit_bytes", (), 202, ALL, 1),
     ("nvlink_receive_bytes", (), 204, ALL, 1),
 )
+MADE_BEHIND_THE_LINK = {
+    "malformed_packet",
+    "buffer_overrun",
+    "receive",
+    "receive_remote",
+    "receive_general",
+    "transmit_discard",
+}
 LINK_ERRORS = (
     ("replay", 161),
     ("recovery", 162),
@@ -203,7 +211,8 @@ def _of_links(gpu: Gpu) -> list[tuple[Key, Number]]:
         counts = [count for link in links if (count := raw_field(gpu, field_id, link)) is not None]
         if counts:
             found.append((Key("nvlink_errors", (name,)), sum(counts)))
-            found.append((Key("nvlink_worst_link_errors", (name,)), max(counts)))
+            if name not in MADE_BEHIND_THE_LINK:
+                found.append((Key("nvlink_worst_link_errors", (name,)), max(counts)))
     return found
 
 

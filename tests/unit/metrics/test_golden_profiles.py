@@ -46,6 +46,26 @@ def test_the_exposition_of_a_profile_is_the_golden_one(
     assert promtool.check_metrics(text) == ""
 
 
+ROOM = {Level.CORE: 70, Level.STANDARD: 160}
+"""Series that a GPU may have."""
+OF_A_HOLDER = 8
+"""Its identity, share, allocated and productive time, cost, both reasons for unused cost, and the price."""
+OF_ONE_THAT_WENT = 5
+"""The totals, which linger when a run has ended."""
+
+
+@pytest.mark.parametrize("level", list(Level), ids=str)
+@pytest.mark.parametrize("profile", [profile for profile in PROFILES if profile != SLICED])
+def test_readings_leave_room_for_holders_and_costs(profile: str, level: Level) -> None:
+    """Of the one that has the GPU and of the one that had it a minute ago."""
+    (gpu, *_) = polled(profile).gpus
+    text = Renderer(level).text(polled(profile))
+
+    series = [line for line in text.splitlines() if f'uuid="{gpu.identity.uuid}"' in line]
+
+    assert len(series) + OF_A_HOLDER + OF_ONE_THAT_WENT <= ROOM[level]
+
+
 @pytest.mark.parametrize("profile", PROFILES)
 def test_both_formats_are_read_back_as_the_same_samples(profile: str) -> None:
     """By prometheus-client's parsers: the same names, labels and values in either."""

@@ -22,6 +22,18 @@ _NVLINK_ERRORS = (
     "effective",
     "symbol",
 )
+# What a bad cable or connector makes. The others are made behind the link: by a peer, a switch or too much traffic.
+_LINK_LAYER_ERRORS = (
+    "crc",
+    "replay",
+    "recovery",
+    "ecc",
+    "local_integrity",
+    "recovery_failed",
+    "recovery_total",
+    "effective",
+    "symbol",
+)
 _NVLINK_ERROR_SETS = f"{_NVLINK}. crc, replay, recovery and ecc up to Hopper, the others from Blackwell"
 _NOW_AND_MOST = ("current", "max")
 
@@ -81,9 +93,9 @@ NVLINK = Group(
         ),
         gpu_counter(
             "gpu_nvlink_worst_link_errors_total",
-            "NVLink errors and recoveries of the link that has most of this kind.",
+            "NVLink errors and recoveries of the link that has most of this kind; of the kinds that a bad cable makes.",
             "error",
-            members=_NVLINK_ERRORS,
+            members=_LINK_LAYER_ERRORS,
             reported_by=_NVLINK_ERROR_SETS,
         ),
         gpu_gauge(

@@ -181,6 +181,12 @@ LINK_ERRORS: tuple[tuple[str, int], ...] = (
     ("effective", pynvml.NVML_FI_DEV_NVLINK_COUNT_EFFECTIVE_ERRORS),
     ("symbol", pynvml.NVML_FI_DEV_NVLINK_COUNT_SYMBOL_ERRORS),
 )
+MADE_BEHIND_THE_LINK = frozenset(
+    {"malformed_packet", "buffer_overrun", "receive", "receive_remote", "receive_general", "transmit_discard"}
+)
+"""By a peer, a switch or too much traffic: which link has most of them says nothing of its cable. What a cable does to
+packets that are received is in ``local_integrity``, ``symbol`` and ``effective``, too.
+"""
 LINK_BYTES: tuple[tuple[str, int, Unit], ...] = (
     ("nvlink_transmit_bytes", pynvml.NVML_FI_DEV_NVLINK_COUNT_XMIT_BYTES, BYTE),
     ("nvlink_receive_bytes", pynvml.NVML_FI_DEV_NVLINK_COUNT_RCV_BYTES, BYTE),

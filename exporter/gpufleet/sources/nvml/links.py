@@ -8,7 +8,14 @@ from collections.abc import Iterator
 from gpufleet.model.readings import Key, Number
 from gpufleet.sources.nvml.batch import FieldRequest
 from gpufleet.sources.nvml.calls import NEVER_HERE, NO_PERMISSION, SUCCESS, Calls, NvmlError
-from gpufleet.sources.nvml.fields import LINK_BYTES, LINK_COUNT, LINK_ERRORS, LINK_STATE, LINK_STATES
+from gpufleet.sources.nvml.fields import (
+    LINK_BYTES,
+    LINK_COUNT,
+    LINK_ERRORS,
+    LINK_STATE,
+    LINK_STATES,
+    MADE_BEHIND_THE_LINK,
+)
 from gpufleet.sources.nvml.tally import UNWRITTEN, Tally, Tier
 from gpufleet.sources.nvml.units import COUNT64, U32, Unit
 
@@ -87,7 +94,8 @@ class LinkBatch:
                 yield from (Key(name, (*members, str(link))) for link in range(self._links))
             elif error is not None:
                 yield Key(name, (error,))
-                yield Key("nvlink_worst_link_errors", (error,))
+                if error not in MADE_BEHIND_THE_LINK:
+                    yield Key("nvlink_worst_link_errors", (error,))
 
     def run(self, tally: Tally) -> int:
         """Ask for every link and fill ``values``."""
@@ -121,7 +129,8 @@ class LinkBatch:
             elif error is not None:
                 known = [count for count in of_links if count is not None]
                 whole = len(known) == self._expected(column, len(known))
-                values += [sum(known), max(known)] if known and whole else [None, None]
+                summed = (sum(known), max(known)) if known and whole else (None, None)
+                values += summed[:1] if error in MADE_BEHIND_THE_LINK else summed
         self.values = values
         return SUCCESS
 

@@ -8,7 +8,7 @@ import pytest
 
 from gpufleet.model.readings import Key, Number
 from gpufleet.sources.nvml.calls import GPU_IS_LOST, NOT_SUPPORTED, TIMEOUT, UNKNOWN, NvmlError
-from gpufleet.sources.nvml.fields import LINK_COUNT, LINK_STATE
+from gpufleet.sources.nvml.fields import LINK_COUNT, LINK_ERRORS, LINK_STATE
 from gpufleet.sources.nvml.links import MOST_LINKS, LinkBatch, count_links
 from gpufleet.sources.nvml.tally import Tally
 from tests.unit.sources.nvml.answers import HANDLE, Answers, FieldTable
@@ -160,3 +160,19 @@ def test_a_count_that_fails_for_now_opens_no_device(code: int) -> None:
     fields.code = code
     with pytest.raises(NvmlError):
         count_links(Answers({"nvmlDeviceGetFieldValues": fields}).calls(), HANDLE)
+
+
+@pytest.mark.parametrize("error", ["transmit_discard", "receive_remote", "buffer_overrun"])
+def test_of_what_is_made_behind_the_link_there_is_a_sum_only(error: str) -> None:
+    """Traffic and peers are no matter of one cable; each link is shown where all are."""
+    field = dict(LINK_ERRORS)[error]
+    fields = table(0, 0, 0)
+    fields.entries |= {(field, link): (0, 7 * link) for link in range(3)}
+
+    found = read(batch_on(fields, 3))
+    assert found[Key("nvlink_errors", (error,))] == 21
+    assert Key("nvlink_worst_link_errors", (error,)) not in found
+    assert found[WORST] == 0
+
+    each = read(batch_on(fields, 3, each_link=True))
+    assert [each[Key("nvlink_errors", (error, str(link)))] for link in range(3)] == [0, 7, 14]
