@@ -21,6 +21,8 @@ _PREFIX = 5
 """Bytes before a message: whether it is compressed, and its length."""
 _EMPTY_MESSAGE = bytes(_PREFIX)
 _DEFAULT_WINDOW = 65_535
+_SETTINGS_FRAME = 4
+"""Type, in the fourth byte of a frame, of the one that a server begins with."""
 _LARGEST_HEADERS = 16 << 10
 _OVERHEAD = 1 << 20
 """Bytes of frames, headers and pings around the largest reply: a peer that sends more is not about to finish."""
@@ -96,6 +98,9 @@ class UnaryCall:
         """
         if not data:
             raise BrokenCall("it ended the connection before its reply was whole")
+        if not self._received and len(data) > 3 and data[3] != _SETTINGS_FRAME:
+            # h2 would wait for the rest of a frame whose length is in truth a piece of text: "HTT" is 4.5 MiB.
+            raise BrokenCall("it does not speak HTTP/2")
         self._received += len(data)
         if self._received > LARGEST_REPLY + _OVERHEAD:
             raise BrokenCall(f"it sends more than {LARGEST_REPLY >> 20} MiB")
