@@ -96,7 +96,14 @@ def _preset(preset: str, found: dict[str, Entry], name: str) -> Preset:
             f"{name}:{first.line}: presets.{preset}: has no run; say which key names the run, such as run: [label:run]"
         )
     keys = {field: _keys(found[field], name) if field in found else () for field in _FIELDS}
-    return Preset(preset, **keys)
+    return Preset(
+        preset,
+        run=keys["run"],
+        project=keys["project"],
+        task=keys["task"],
+        rank=keys["rank"],
+        attempt=keys["attempt"],
+    )
 
 
 def _keys(entry: Entry, name: str) -> tuple[Key, ...]:

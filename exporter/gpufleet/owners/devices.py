@@ -15,7 +15,7 @@ _QUARTERS = 4
 _CUT_IN_FOUR = re.compile(r"\bA30X?\b|\bRTX PRO\b")
 """Products whose largest profile is 4g; that of all others is 7g (NVIDIA MIG User Guide, supported profiles)."""
 _PROFILE = re.compile(r"(?:([1-9][0-9]?)c\.)?([1-9][0-9]?)g\b")
-"""``1c.3g.40gb`` is one of the three compute slices of its GPU instance; what follows (``+me``, ``.gfx``) is no compute."""
+"""``1c.3g.40gb`` is one of three compute slices of its GPU instance; what follows (``+me``, ``.gfx``) is no compute."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ def _device(number: int, identity: GpuIdentity, slices: Sequence[SliceIdentity])
     ordered = sorted(slices, key=lambda part: (part.gpu_instance, part.compute_instance, part.mig_uuid))
     fractions = [_fraction(part, whole) for part in ordered]
     total = math.fsum(fractions)
-    # Compute instances of one GPU instance can be told the whole instance's multiprocessors, each of them.
+    # Fractions that were told and those taken from profiles differ: multiprocessors are not cut in sevenths exactly.
     scale = 1.0 / total if total > 1.0 else 1.0
     return Device(
         identity.uuid,

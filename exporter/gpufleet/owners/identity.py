@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 
 from gpufleet.model.claims import JobDevice, Pod, ProcessFacts
-from gpufleet.model.owner import Workload
+from gpufleet.model.owner import NOBODY, Workload
 from gpufleet.owners.config import OwnersConfig
 from gpufleet.owners.presets import PRESETS, QUEUES, Key, Preset, Where
 
@@ -134,11 +134,11 @@ def shown_labels(labels: Mapping[str, str], allowed: Iterable[str]) -> tuple[tup
     return tuple(shown.items())
 
 
-def of_job(job: JobDevice, *, inside: Workload = Workload()) -> Workload:
+def of_job(job: JobDevice, *, inside: Workload = NOBODY) -> Workload:
     """The workload of a job of Slurm; ``inside``: of the pod that slurmd runs in.
 
     The run is the number, not the name: many jobs have one name, and a job has one number on all of its nodes. Tasks of
-    an array have numbers that don't show they belong together, so ``<array>_<task>`` is used, as Slurm itself prints it.
+    an array have numbers that don't show that they belong together, so they are ``<array>_<task>``, as Slurm prints it.
     """
     is_task = bool(job.array_job_id and job.array_task_id)
     return Workload(
