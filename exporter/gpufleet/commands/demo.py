@@ -12,11 +12,14 @@ from typing import TYPE_CHECKING
 from gpufleet.collect.numbers import Numbers
 from gpufleet.collect.options import World
 from gpufleet.commands.flags import FlagParser
+from gpufleet.commands.owning import ScriptedOwners
 from gpufleet.commands.scenarios import add_scenario_flags, scenario_of
 from gpufleet.commands.service import Surroundings, run
 from gpufleet.settings import selected
 from gpufleet.simulate.driver import ScriptedDriver
 from gpufleet.simulate.gpu import uuid_from
+from gpufleet.simulate.holders import containers_of, pods_of
+from gpufleet.simulate.prices import scripted_prices
 from gpufleet.simulate.staging import NodeScript, Stage
 from gpufleet.simulate.telling import runs_on, what_happens
 
@@ -34,7 +37,9 @@ _EXAMPLES = """\
       another node of the scenario: GPUs cut into MIG slices
   gpufleet demo --scenario.speed=20 --web.listen-address=127.0.0.1:9999"""
 
-_OPTIONS = selected("config.file", "node.name", "web", "poll", "metrics", "quiesce", "control", "state", "log")
+_OPTIONS = selected(
+    "config.file", "node.name", "web", "poll", "metrics", "quiesce", "control", "state", "prices", "cost", "log"
+)
 
 
 def main(argv: Sequence[str]) -> int:
@@ -61,8 +66,13 @@ def main(argv: Sequence[str]) -> int:
     with tempfile.TemporaryDirectory(prefix="gpufleet-demo-") as directory:
         settings = _apart(settings, arguments.__dict__, name, Path(directory))
         boot_id = uuid_from("", script.gpus[0].seed >> 32, 7)
+        containers = containers_of(script.gpus, scenario, name)
         surroundings = Surroundings(
-            World(open_driver=lambda: driver), Numbers(settings.state_dir, boot_id), boot_id=boot_id
+            World(open_driver=lambda: driver),
+            Numbers(settings.state_dir, boot_id),
+            boot_id=boot_id,
+            owners=ScriptedOwners(containers, pods_of(containers, script.gpus, scenario, name)),
+            prices=scripted_prices(),
         )
         return run(
             settings,

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpufleet.collect.fault_watch import FaultOptions, FaultWatch
 from gpufleet.faults.ledger import Ledger
-from gpufleet.model.incident import FaultsView
+from gpufleet.model.incident import FaultsView, Owner
 from gpufleet.model.snapshot import SourceHealth
 from gpufleet.settings import Settings
 
@@ -25,8 +26,10 @@ _POSTER_SECONDS = 1.0
 class Faults:
     """Everything about faults in one running exporter."""
 
-    def __init__(self, settings: Settings, boot_id: str | None, kmsg: Path | None) -> None:
-        """``kmsg`` is the kernel's log, ``None`` for a scripted node.
+    def __init__(
+        self, settings: Settings, boot_id: str | None, kmsg: Path | None, owner_of: Callable[[str], Owner]
+    ) -> None:
+        """``kmsg`` is the kernel's log, ``None`` for a scripted node; ``owner_of`` the holder of a GPU now.
 
         Raises ClientConfigError when the configuration of the direct path is refused.
         """
@@ -37,6 +40,7 @@ class Faults:
             node=settings.node_name,
             boot_id=boot_id,
             random_id=lambda: os.urandom(8).hex(),
+            owner_of=owner_of,
             has_log=self._has_log,
         )
         options = FaultOptions(kmsg, settings.kmsg_accept_userspace, settings.state_dir)

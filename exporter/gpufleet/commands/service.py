@@ -22,11 +22,14 @@ from gpufleet.commands import footprint, reexec, signals
 from gpufleet.commands.faulting import Faults, client_config_error
 from gpufleet.commands.faults_control import FaultCommands
 from gpufleet.commands.health import Health
+from gpufleet.commands.owning import Owning, ScriptedOwners
 from gpufleet.commands.routes import exporter_routes
 from gpufleet.commands.systemd import Supervisor
+from gpufleet.cost.prices import PriceBook, PriceBookError
 from gpufleet.metrics.exposition import Exposition
 from gpufleet.metrics.family import Level
 from gpufleet.model.state import NvmlState
+from gpufleet.owners.config import OwnersConfigError
 from gpufleet.settings import effective
 from gpufleet.web.addresses import ListenError
 from gpufleet.web.app import App
@@ -68,6 +71,10 @@ class Surroundings:
     """Whether the kernel tells of GPUs that come and go."""
     kmsg: Path | None = None
     """The kernel's log; None: it has nothing to say of these GPUs."""
+    owners: ScriptedOwners | None = None
+    """Who holds the GPUs of a scripted node; None: those of a real one are asked about."""
+    prices: PriceBook | None = None
+    """What the GPUs cost where no price book is given."""
 
 
 def run(settings: Settings, surroundings: Surroundings, announce: Callable[[Endpoint], None] = lambda _: None) -> int:
@@ -90,6 +97,9 @@ def run(settings: Settings, surroundings: Surroundings, announce: Callable[[Endp
         return _CANNOT_LISTEN
     except client_config_error() as error:
         log.error("the configuration for Alertmanager is refused", extra={"err": str(error)})  # noqa: TRY400 - as above
+        return _REFUSED
+    except (OwnersConfigError, PriceBookError) as error:
+        log.error("the configuration is refused", extra={"err": str(error)})  # noqa: TRY400 - as above
         return _REFUSED
     except _web_config_error() as error:
         log.error("the web configuration is refused", extra={"err": str(error)})  # noqa: TRY400 - as above
@@ -121,18 +131,26 @@ class _Service:
             deadline=settings.poll_deadline,
             each_link=settings.metrics_nvlink == "links",
             quiesce_max=settings.quiesce_max,
+            utilization=settings.cost_utilization,
             boot_id=surroundings.boot_id,
         )
-        self._faults = Faults(settings, surroundings.boot_id, surroundings.kmsg)
-        world = replace(surroundings.world, other_sources=self._other_sources, faults=self._faults.watch)
+        self._owning = Owning(settings, surroundings.boot_id, surroundings.owners, built_in=surroundings.prices)
+        self._faults = Faults(settings, surroundings.boot_id, surroundings.kmsg, self._owning.watch.owner_of)
+        world = replace(
+            surroundings.world,
+            other_sources=self._other_sources,
+            faults=self._faults.watch,
+            accounting=self._owning.accounting,
+        )
         self._poller = Poller(options, world, surroundings.numbering, surroundings.memory)
         self._health = Health(settings.poll_interval)
         self._poller.subscribe(self._health.observe)
+        self._poller.subscribe(self._owning.watch.observe)
         self._poller.subscribe(self._faults.watch.observe)
         self._before = reexec.Installed(None, None)
 
     def _other_sources(self) -> tuple[SourceHealth, ...]:
-        return (*self._faults.health(), *(() if self._watch is None else (self._watch.health,)))
+        return (*self._faults.health(), *self._owning.health(), *(() if self._watch is None else (self._watch.health,)))
 
     def open_endpoint(self) -> Endpoint:
         """Serve metrics, page and probes. Raises ListenError and WebConfigError."""
@@ -159,6 +177,7 @@ class _Service:
         """Begin to poll and to take commands."""
         self._control = self._open_control()
         self._faults.start()
+        self._owning.start()
         self._poller.start()
         self._supervisor.ready()
         footprint.settle()
@@ -232,6 +251,7 @@ class _Service:
             if replaced is not None:
                 self._stop_serving(endpoint)
                 self._faults.stop()
+                self._owning.stop()
                 return reexec.start_anew(replaced, sys.orig_argv[1:], os.environ)
 
     def _command(self, number: signal.Signals, endpoint: Endpoint) -> None:
@@ -269,7 +289,10 @@ class _Service:
         self._supervisor.stopping()
         self._stop_serving(endpoint)
         self._faults.stop()
-        if self._poller.stop(_DRIVER_SECONDS):
+        released = self._poller.stop(_DRIVER_SECONDS)
+        # After the last poll, which bills the time until now.
+        self._owning.stop()
+        if released:
             log.info("stopped")
             return 0
         # The library's own exit handlers could wait for the lock that the stuck call holds.

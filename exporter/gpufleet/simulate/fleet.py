@@ -13,11 +13,14 @@ from dataclasses import dataclass
 
 from gpufleet.collect.options import PollerOptions
 from gpufleet.collect.synchronous import SynchronousNode
+from gpufleet.cost.prices import PriceBook
 from gpufleet.metrics.family import Level
 from gpufleet.metrics.render import OPENMETRICS_END, Renderer
 from gpufleet.model.snapshot import Snapshot
+from gpufleet.simulate.accounts import ScriptedAccounts
 from gpufleet.simulate.driver import ScriptedDriver
 from gpufleet.simulate.gpu import uuid_from
+from gpufleet.simulate.prices import scripted_prices
 from gpufleet.simulate.staging import Stage
 
 EXPECTED_INTERVAL = 30.0
@@ -54,7 +57,9 @@ class Fleet:
         options: FleetOptions,
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
+        prices: PriceBook | None = None,
     ) -> None:
+        """``prices`` are what GPUs cost; those that come with gpufleet where there are none."""
         self._stage = stage
         self._options = options
         self._clock = clock
@@ -64,6 +69,7 @@ class Fleet:
         self._started_at = wall()
         self._nodes: dict[str, _Node] = {}
         self._lock = threading.Lock()
+        self._prices = scripted_prices() if prices is None else prices
         self.names = stage.names
 
     def text(self, name: str, *, openmetrics: bool = False) -> bytes:
@@ -111,4 +117,8 @@ class Fleet:
             each_link=self._options.each_link,
             boot_id=uuid_from("", script.gpus[0].seed >> 32, 7),
         )
-        return _Node(SynchronousNode(driver, options, self._clock, self._wall), Renderer(self._options.level))
+        accounts = ScriptedAccounts(
+            script, self._stage.scenario, self._prices, interval=EXPECTED_INTERVAL, wall=self._wall
+        )
+        node = SynchronousNode(driver, options, self._clock, self._wall, accounts)
+        return _Node(node, Renderer(self._options.level))
