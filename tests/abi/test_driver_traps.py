@@ -8,8 +8,10 @@ import pytest
 
 from gpufleet.model.readings import Key
 from gpufleet.sources.nvml.fields import fast_fields
+from gpufleet.sources.nvml.plan import Pace
 from tests.abi.opened import Values, device, values
 from tests.support.fake_nvml import FakeNvml
+from tests.support.fake_nvml_layout import ABSENT64
 from tests.support.fake_nvml_profiles import (
     A100,
     ALL,
@@ -18,6 +20,7 @@ from tests.support.fake_nvml_profiles import (
     F64,
     GB10,
     H100,
+    SEVEN_SLICES,
     SINGLE_CALL,
     T4,
     U32,
@@ -27,6 +30,7 @@ from tests.support.fake_nvml_profiles import (
     Profile,
 )
 
+NEVER = 1e9
 SW_THERMAL = Key("clock_event_seconds", ("sw_thermal_slowdown",))
 HW_THERMAL = Key("clock_event_seconds", ("hw_thermal_slowdown",))
 POWER_BRAKE = Key("clock_event_seconds", ("hw_power_brake_slowdown",))
@@ -98,13 +102,15 @@ def test_an_entry_that_stays_unwritten_later_keeps_no_old_value(fake_nvml: FakeN
 def test_the_value_type_is_not_believed(fake_nvml: FakeNvml, kind: int) -> None:
     """Drivers call a 64-bit count or a temperature a double: the field's own type counts."""
     fake_nvml.set_gpus(1)
-    fake_nvml.set_field(0, 11, (1 << 40) + 5, type=kind)
+    fake_nvml.set_field(0, 11, (1 << 30) + 5, type=kind)
+    fake_nvml.set_field(0, 83, (1 << 40) + 5, type=kind)
     fake_nvml.set_field(0, 82, 66, type=kind)
 
     with device(fake_nvml) as watched:
         found = watched.values()
 
-    assert found[Key("ecc_errors", ("correctable", "dram"))] == (1 << 40) + 5
+    assert found[Key("ecc_errors", ("correctable", "dram"))] == (1 << 30) + 5
+    assert found[Key("energy_joules")] == ((1 << 40) + 5) / 1000
     assert found[Key("memory_temperature_celsius")] == 66
 
 
@@ -169,6 +175,93 @@ def test_an_impossible_field_is_dropped_and_counted(fake_nvml: FakeNvml, field_i
 
         assert set(before) - set(after) == {key}
         assert watched.device.tally.invalid == {key.name: 1}
+
+
+BLANKS = (0xFFFF_FFFF, 0x7FFF_FFF0, 0x7FFF_FFF3, 0xFFFF_FFFF_FFFF_FFFF, 0x7FFF_FFFF_FFFF_FFF0)
+"""What stands for "no value", in 32 bits and in 64."""
+COUNTS = {
+    11: Key("ecc_errors", ("correctable", "dram")),
+    12: Key("ecc_errors", ("uncorrectable", "dram")),
+    142: Key("remapped_rows", ("correctable",)),
+    143: Key("remapped_rows", ("uncorrectable",)),
+    94: Key("pcie_replays"),
+}
+
+
+@pytest.mark.parametrize("blank", BLANKS)
+@pytest.mark.parametrize("field_id", COUNTS)
+def test_a_blank_is_no_count(fake_nvml: FakeNvml, field_id: int, blank: int) -> None:
+    """Whatever its width and the count's."""
+    fake_nvml.set_gpus(1)
+
+    with device(fake_nvml) as watched:
+        before = watched.values()
+        fake_nvml.set_field(0, field_id, blank, type=U64)
+
+        after = watched.values()
+
+        assert set(before) - set(after) == {COUNTS[field_id]}
+        assert watched.device.tally.invalid == {COUNTS[field_id].name: 1}
+
+
+@pytest.mark.parametrize("blank", [blank for blank in BLANKS if blank != ABSENT64])
+def test_a_blank_is_no_state_and_no_reason(fake_nvml: FakeNvml, blank: int) -> None:
+    """Neither an unknown recovery action nor every reason at once that holds a clock."""
+    fake_nvml.set_gpus(1)
+
+    with device(fake_nvml) as watched:
+        before = watched.values()
+        fake_nvml.set_field(0, 230, blank, type=U64)
+        fake_nvml.gpus[0].reasons = blank
+
+        after = watched.values()
+
+        assert names(before) - names(after) == {"recovery_action", "clock_event_active"}
+        assert watched.device.tally.invalid == {"recovery_action": 1, "clock_event_active": 1}
+
+
+@pytest.mark.parametrize("blank", BLANKS)
+def test_a_blank_of_one_link_is_no_total(fake_nvml: FakeNvml, blank: int) -> None:
+    """Nor is it the worst link."""
+    fake_nvml.set_gpus(1)
+
+    with device(fake_nvml, pace=Pace(1.0, 1.0, NEVER)) as watched:
+        before = watched.after(5)
+        fake_nvml.set_field(0, 161, blank, scope=3, type=U64)
+        after = watched.after(5)
+
+        gone = {Key("nvlink_errors", ("replay",)), Key("nvlink_worst_link_errors", ("replay",))}
+        assert set(before) - set(after) == gone
+        assert set(watched.device.tally.invalid) == {"nvlink_errors"}
+
+
+@pytest.mark.parametrize("blank", [0xFFFF_FFFF, 0x7FFF_FFF0])
+def test_a_blank_is_no_bank_and_no_sram_error(fake_nvml: FakeNvml, blank: int) -> None:
+    """Counts that come in structs."""
+    fake_nvml.set_gpus(1)
+    fake_nvml.gpus[0].histogram[2] = blank
+    fake_nvml.gpus[0].sram[5] = blank
+
+    with device(fake_nvml) as watched:
+        found = watched.values()
+
+        missing = {Key("row_remap_banks", ("partial",)), Key("ecc_errors", ("correctable", "sram"))}
+        assert not missing & set(found)
+        assert {Key("row_remap_banks", ("high",)), Key("ecc_errors", ("uncorrectable", "sram"))} <= set(found)
+        assert watched.device.tally.invalid == {"row_remap_banks": 1, "ecc_errors": 1}
+
+
+@pytest.mark.parametrize("blank", [0xFFFF_FFFF, 0x7FFF_FFF0, 133])
+def test_a_slice_is_no_larger_than_its_gpu(fake_nvml: FakeNvml, blank: int) -> None:
+    """What is counted and paid goes by its share: a share over 1 is none."""
+    fake_nvml.set_gpus(1)
+    fake_nvml.set_mig(0, SEVEN_SLICES)
+    fake_nvml.gpus[0].mig[1].multiprocessors = blank
+
+    with device(fake_nvml) as watched:
+        shares = [identity.compute_fraction for identity, _ in watched.poll().slices]
+
+    assert [share is None for share in shares] == [place == 1 for place in range(7)]
 
 
 def test_impossible_scalars_are_dropped_and_counted(fake_nvml: FakeNvml) -> None:

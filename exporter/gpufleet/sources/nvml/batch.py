@@ -16,7 +16,7 @@ from gpufleet.model.readings import Key, Number
 from gpufleet.sources.nvml.calls import DEVICE_DOWN, LIBRARY_DOWN, NEVER_HERE, NO_PERMISSION, SUCCESS, Calls, NvmlError
 from gpufleet.sources.nvml.fields import Field
 from gpufleet.sources.nvml.tally import UNWRITTEN, Tally, Tier
-from gpufleet.sources.nvml.units import U32
+from gpufleet.sources.nvml.units import BLANK, U32
 
 ENERGY = Key("energy_joules")
 BELIEVED_AFTER = 5
@@ -99,7 +99,7 @@ class Rising:
 
 
 _Rows = tuple[tuple[int, Key, int, int, int, int], ...]
-_Sets = tuple[tuple[int, tuple[str, ...]], ...]
+_Sets = tuple[tuple[int, str, tuple[str, ...]], ...]
 
 
 # As above: at one poll a second every cache is cold, and what all GPUs read from is fetched once.
@@ -111,7 +111,7 @@ def _places(fields: tuple[Field, ...]) -> tuple[_Rows, _Sets, tuple[Key, ...]]:
     keys = [key for _, key, _ in rows] + [key for _, name, members in sets for key in state_set_keys(name, members)]
     return (
         tuple((at, key, u.mask, u.high, u.times, u.per) for at, key, u in rows),
-        tuple((at, members) for at, _, members in sets),
+        tuple(sets),
         tuple(keys),
     )
 
@@ -154,11 +154,14 @@ class FieldBatch:
                 add(raw / per)
         if self._rising is not None:
             self._rising.check(values, ENERGY, tally)
-        for at, members in self._sets:
-            if reply[at]:
+        for at, name, members in self._sets:
+            code = reply[at + 1] & U32
+            if reply[at] or code >= BLANK:
                 values += [None] * (len(members) + 1)
+                if not reply[at]:
+                    tally.impossible(Key(name))
             else:
-                values += state_set_values(reply[at + 1] & U32, len(members))
+                values += state_set_values(code, len(members))
         self.values = values
         return SUCCESS
 

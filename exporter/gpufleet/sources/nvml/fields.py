@@ -15,12 +15,13 @@ from gpufleet.sources.nvml.units import (
     BYTE,
     CELSIUS,
     COUNT,
-    COUNT64,
     FLAG,
     KIBIBYTE,
+    MEMORY_ERRORS,
     MILLIJOULE,
     MILLIWATT,
     NANOSECOND,
+    PARTS,
     Unit,
 )
 
@@ -101,8 +102,8 @@ def fast_fields(driver_version: str | None) -> tuple[Field, ...]:
         _event_seconds("below_base_clock", pynvml.NVML_FI_DEV_PERF_POLICY_TOTAL_BASE_CLOCKS),
         _ecc("ecc_errors", "correctable", "dram", pynvml.NVML_FI_DEV_ECC_SBE_VOL_DEV),
         _ecc("ecc_errors", "uncorrectable", "dram", pynvml.NVML_FI_DEV_ECC_DBE_VOL_DEV),
-        Field(pynvml.NVML_FI_DEV_REMAPPED_COR, Key("remapped_rows", ("correctable",)), COUNT),
-        Field(pynvml.NVML_FI_DEV_REMAPPED_UNC, Key("remapped_rows", ("uncorrectable",)), COUNT),
+        Field(pynvml.NVML_FI_DEV_REMAPPED_COR, Key("remapped_rows", ("correctable",)), PARTS),
+        Field(pynvml.NVML_FI_DEV_REMAPPED_UNC, Key("remapped_rows", ("uncorrectable",)), PARTS),
         Field(pynvml.NVML_FI_DEV_REMAPPED_PENDING, Key("row_remap_pending"), FLAG),
         Field(pynvml.NVML_FI_DEV_REMAPPED_FAILURE, Key("row_remap_failure"), FLAG),
         Field(pynvml.NVML_FI_DEV_PCIE_REPLAY_COUNTER, Key("pcie_replays"), COUNT),
@@ -116,7 +117,7 @@ def fast_fields(driver_version: str | None) -> tuple[Field, ...]:
 
 
 def _ecc(name: str, kind: str, location: str, field_id: int) -> Field:
-    return Field(field_id, Key(name, (kind, location)), COUNT64, only_if_written=True)
+    return Field(field_id, Key(name, (kind, location)), MEMORY_ERRORS, only_if_written=True)
 
 
 def _ecc_rows(location: str, ids: tuple[int, int, int, int]) -> tuple[Field, ...]:
@@ -144,8 +145,8 @@ SLOW_FIELDS: tuple[Field, ...] = (
     *_ecc_rows("texture", (15, 16, 26, 27)),
     _ecc("ecc_errors", "uncorrectable", "cbu", pynvml.NVML_FI_DEV_ECC_DBE_VOL_CBU),
     _ecc("ecc_aggregate_errors", "uncorrectable", "cbu", pynvml.NVML_FI_DEV_ECC_DBE_AGG_CBU),
-    Field(pynvml.NVML_FI_DEV_RETIRED_SBE, Key("retired_pages", ("single_bit",)), COUNT),
-    Field(pynvml.NVML_FI_DEV_RETIRED_DBE, Key("retired_pages", ("double_bit",)), COUNT),
+    Field(pynvml.NVML_FI_DEV_RETIRED_SBE, Key("retired_pages", ("single_bit",)), PARTS),
+    Field(pynvml.NVML_FI_DEV_RETIRED_DBE, Key("retired_pages", ("double_bit",)), PARTS),
 )
 
 ECC_TOTALS: tuple[Field, ...] = _ecc_rows("total", (3, 4, 5, 6))

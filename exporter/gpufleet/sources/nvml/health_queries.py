@@ -8,7 +8,7 @@ from gpufleet.model.readings import Key, Number
 from gpufleet.sources.nvml.batch import state_set_values
 from gpufleet.sources.nvml.queries import Query, linear, simple
 from gpufleet.sources.nvml.tally import Tally, Tier
-from gpufleet.sources.nvml.units import COUNT, COUNT64, FLAG
+from gpufleet.sources.nvml.units import FLAG, MEMORY_ERRORS, PARTS
 
 # --- SRAM errors ------------------------------------------------------------------------------------------------------
 SRAM_VERSION = 104 | 1 << 24
@@ -16,7 +16,7 @@ SRAM_VERSION = 104 | 1 << 24
 
 def _decode_sram(raw: tuple[int, ...], tally: Tally) -> list[Number | None]:
     """Parity and SEC-DED errors are both uncorrectable; each happened once, so they add up."""
-    counts = linear(_SRAM_COUNTS, [COUNT64] * 6)(raw[:6], tally)
+    counts = linear(_SRAM_COUNTS, [MEMORY_ERRORS] * 6)(raw[:6], tally)
     lifetime_parity, lifetime_secded, lifetime_corrected, parity, secded, corrected = counts
     exceeded = linear([Key("ecc_sram_threshold_exceeded")], [FLAG])(raw[6:], tally)
 
@@ -35,7 +35,7 @@ def _sram_counter(kind: str, kind_code: int, name: str, counter: int) -> Query:
     return simple(
         "nvmlDeviceGetMemoryErrorCounter",
         Tier.SLOW,
-        [(key, COUNT64)],
+        [(key, MEMORY_ERRORS)],
         "<Q",
         arguments=(kind_code, counter, _SRAM_LOCATION),
     )
@@ -120,7 +120,7 @@ FABRIC = _fabric(
 ROW_REMAP_BANKS = simple(
     "nvmlDeviceGetRowRemapperHistogram",
     Tier.SLOW,
-    [(Key("row_remap_banks", (banks,)), COUNT) for banks in ("max", "high", "partial", "low", "none")],
+    [(Key("row_remap_banks", (banks,)), PARTS) for banks in ("max", "high", "partial", "low", "none")],
     "<IIIII",
 )
 

@@ -12,7 +12,7 @@ from gpufleet.sources.nvml.batch import FieldRequest
 from gpufleet.sources.nvml.calls import DEVICE_DOWN, LIBRARY_DOWN, NO_PERMISSION, SUCCESS, Calls, NvmlError
 from gpufleet.sources.nvml.fields import MARGIN_THRESHOLDS
 from gpufleet.sources.nvml.tally import UNWRITTEN, Tally
-from gpufleet.sources.nvml.units import CELSIUS, GENERATION, LANES, MEGAHERTZ, U32, Unit, signed
+from gpufleet.sources.nvml.units import BLANK, CELSIUS, GENERATION, LANES, MEGAHERTZ, Unit, signed
 
 _TEXT_BYTES = 96
 """NVML's own buffer sizes are 96 or less for every string that is read here."""
@@ -35,12 +35,12 @@ def read_text(calls: Calls, function: str, *before: object) -> str | None:
 
 
 def read_number(calls: Calls, function: str, *before: object) -> int | None:
-    """An unsigned 32-bit number that the driver writes, ``None`` where it does not report it."""
+    """An unsigned 32-bit number that the driver writes, ``None`` where it does not report it or says "no value"."""
     number = (ctypes.c_uint32 * 1)()
     code = calls[function](*before, number)
     if code in DEVICE_DOWN or code in LIBRARY_DOWN:
         raise NvmlError(function, code)
-    return number[0] if code == SUCCESS and number[0] != U32 else None
+    return number[0] if code == SUCCESS and number[0] < BLANK else None
 
 
 def read_mask(calls: Calls, function: str, *before: object) -> int | None:

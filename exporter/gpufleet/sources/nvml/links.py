@@ -17,7 +17,7 @@ from gpufleet.sources.nvml.fields import (
     MADE_BEHIND_THE_LINK,
 )
 from gpufleet.sources.nvml.tally import UNWRITTEN, Tally, Tier
-from gpufleet.sources.nvml.units import COUNT64, U32, Unit
+from gpufleet.sources.nvml.units import BLANKS, COUNT64, U32, Unit
 
 MOST_LINKS = 36
 """Of any part so far (NVML_NVLINK_MAX_LINKS); a larger count is a driver's error, not a reason for a larger buffer."""
@@ -119,7 +119,7 @@ class LinkBatch:
                     of_links.append(None)
                     if reply[at] not in NEVER_HERE:
                         tally.error(reply[at])
-                elif raw > unit.high:
+                elif raw > unit.high or raw in BLANKS:
                     of_links.append(None)
                     tally.impossible(Key(name))
                 else:

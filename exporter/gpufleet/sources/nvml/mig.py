@@ -176,7 +176,9 @@ class SliceReader:
         """``whole`` is the number of multiprocessors of the uncut GPU, see ``multiprocessors``; ``gpm_trace`` is that
         of the GPU's GPM readers, ``None`` where it has no GPM.
         """
-        fraction = found.multiprocessors / whole if found.multiprocessors and whole else None
+        # A part that is larger than the whole is none: what is paid and counted goes by this share.
+        own = found.multiprocessors
+        fraction = own / whole if own and whole and own <= whole else None
         self.identity = replace(found.identity, compute_fraction=fraction)
         self.handle = found.handle
         self.gpm: GpmReader | None = None

@@ -14,6 +14,7 @@ import pynvml
 from gpufleet.model.readings import Key, Number
 from gpufleet.sources.nvml.tally import Tally, Tier
 from gpufleet.sources.nvml.units import (
+    BLANK,
     BYTE,
     CELSIUS,
     FLAG,
@@ -22,6 +23,7 @@ from gpufleet.sources.nvml.units import (
     MEGAHERTZ,
     MILLIWATT,
     PERCENT,
+    U32,
     Unit,
     signed,
 )
@@ -173,8 +175,12 @@ def clock_events(supported: int | None) -> Query:
     keys = tuple(Key("clock_event_active", (reason,)) for _, reason in wanted)
     bits = tuple(bit for bit, _ in wanted)
 
-    def decode(raw: tuple[int, ...], _: Tally) -> list[Number | None]:
+    def decode(raw: tuple[int, ...], tally: Tally) -> list[Number | None]:
         mask = raw[0]
+        if mask & U32 >= BLANK:
+            # Every reason at once, idle among them: no value.
+            tally.impossible(Key("clock_event_active"))
+            return [None] * len(keys)
         return [1 if mask & bit else 0 for bit in bits]
 
     old = Query("nvmlDeviceGetCurrentClocksThrottleReasons", Tier.FAST, keys, "<Q", decode)

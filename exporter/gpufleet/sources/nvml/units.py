@@ -12,6 +12,12 @@ from dataclasses import dataclass
 
 U32 = 0xFFFF_FFFF
 U64 = 0xFFFF_FFFF_FFFF_FFFF
+BLANK = 0x7FFF_FFF0
+"""The least of what stands for "no value" in 32 bits: DCGM's words for it begin here, NVML's is all ones."""
+BLANKS = frozenset((*range(BLANK, 1 << 31), U32))
+"""The same words where a true count may be larger: it meets one of them by chance in one reading of a hundred
+million.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +39,14 @@ CELSIUS = Unit(high=200)
 NANOSECOND = Unit(per=1_000_000_000, mask=U64, high=1 << 62)
 BYTE = Unit(mask=U64, high=1 << 60)
 KIBIBYTE = Unit(times=1024, mask=U64, high=1 << 53)
-COUNT = Unit()
+COUNT = Unit(high=BLANK - 1)
+"""Of events that nobody leaves to happen two thousand million times, in 32 bits."""
+MEMORY_ERRORS = Unit(mask=U64, high=BLANK - 1)
+"""The same in 64 bits, where drivers leave a blank of 32: a board is replaced long before."""
+PARTS = Unit(high=1_000_000)
+"""Rows, banks or pages of a memory: no board has so many that could be replaced or retired."""
 COUNT64 = Unit(mask=U64, high=1 << 60)
+"""Of what a link can do that often; see ``BLANKS``."""
 FLAG = Unit(high=1)
 GENERATION = Unit(high=15)
 LANES = Unit(high=64)

@@ -95,6 +95,14 @@ def test_counters_that_no_link_has_are_not_asked() -> None:
     assert {key.name for key in batch.keys} == {"nvlink_links", "nvlink_errors", "nvlink_worst_link_errors"}
 
 
+@pytest.mark.parametrize("count", [0x7FFF_FFEF, 0x8000_0000, 0xFFFF_FFFE, 0x1_0000_0000])
+def test_a_count_beside_the_blanks_is_a_count(count: int) -> None:
+    """A link makes more symbol errors than 32 bits hold: only the words for "no value" are none."""
+    found = read(batch_on(table(0, count), 2))
+
+    assert (found[ERRORS], found[WORST]) == (count, count)
+
+
 def test_an_impossible_count_is_dropped_and_counted() -> None:
     """And the sum with it."""
     fields = table(1, 2)
