@@ -196,6 +196,9 @@ class Device:
                 for found in discover(self._calls, self.handle)
             )
         self._watch = SliceWatch(self._calls, self.handle, self.slices) if self._mig else None
+        wanted = self._options.utilization
+        at = 1 if self.slices else 0
+        self._bases = [(basis, BASES[basis][at]) for basis in (_AUTO if wanted == "auto" else (wanted,))]
         own = [self.gpm] if self.gpm is not None else []
         self._activities = [reader.gpm for reader in self.slices if reader.gpm is not None] if self.slices else own
 
@@ -286,11 +289,10 @@ class Device:
 
         With ``auto`` it is SM activity, else the driver's own. Of a GPU that is cut it says what its slices have.
         """
-        wanted = self._options.utilization
-        for basis in _AUTO if wanted == "auto" else (wanted,):
-            name = BASES[basis][1 if self.slices else 0]
-            if any(gpm.supported and name in gpm.names for gpm in self._activities):
-                return basis
+        for basis, name in self._bases:
+            for gpm in self._activities:
+                if gpm.supported and name in gpm.names:
+                    return basis
             if basis == "gpu" and self._has_utilization and not self.slices and GRAPHICS[1] not in self.tally.dropped:
                 return basis
         return None
