@@ -42,9 +42,10 @@ from gpufleet.sources.nvml.queries import (
 from gpufleet.sources.nvml.tally import Item, Tally, Tier
 
 MOST_FANS = 8
-BASES: Mapping[str, tuple[str, str]] = {
+BASES: Mapping[str, tuple[str, str | None]] = {
     "sm": ("sm_active_ratio", "mig_sm_active_ratio"),
-    "gpu": ("utilization_ratio", "mig_graphics_active_ratio"),
+    # Of a slice there is the activity of its engine, which is not what the driver calls utilization.
+    "gpu": ("utilization_ratio", None),
     "tensor": ("tensor_active_ratio", "mig_tensor_active_ratio"),
 }
 """What can stand for utilization, and as which reading of an uncut GPU and of a slice."""
