@@ -143,7 +143,7 @@ class ProcessList:
     """The count of a device's compute processes as a reading, and the list of them."""
 
     function = "nvmlDeviceGetComputeRunningProcesses_v3"
-    tier = Tier.SLOW
+    tier = Tier.MEDIUM
     keys: tuple[Key, ...] = (PROCESSES,)
 
     def __init__(self, calls: Calls, handle: ctypes.c_void_p, trace: Trace) -> None:
