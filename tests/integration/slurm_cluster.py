@@ -55,7 +55,7 @@ StateSaveLocation={directory}/state
 SlurmctldLogFile={directory}/slurmctld.log
 SlurmdLogFile={directory}/slurmd.%n.log
 SchedulerType=sched/backfill
-SchedulerParameters=requeue_delay=1,batch_sched_delay=1,sched_interval=1
+SchedulerParameters=requeue_delay=1,batch_sched_delay=1,sched_interval=1,sched_min_interval=100000
 SelectType=select/cons_tres
 SelectTypeParameters=CR_Core
 AccountingStorageType=accounting_storage/none
