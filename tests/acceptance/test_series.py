@@ -124,7 +124,7 @@ def test_processes_are_counted_and_not_remembered(fake_nvml: FakeNvml) -> None:
     """One number a GPU, no series a process: one that ended is gone with the next reading."""
     fake_nvml.set_gpus(1)
     fake_nvml.gpus[0].process_count = 5
-    with scraped(fake_nvml, replace(OPTIONS, slow_seconds=1.0)) as node:
+    with scraped(fake_nvml, replace(OPTIONS, medium_seconds=1.0)) as node:
         node.poll(3)
         assert node.value("gpu_processes") == 5
         fake_nvml.gpus[0].process_count = 0

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from gpufleet.collect.control import ControlError, ask, socket_paths
 from gpufleet.commands.diagnosis import Check, Overdue, Status, gpus_in_words, within
+from gpufleet.commands.diagnosis_owners import owner_steps
 from gpufleet.sources import node
 from gpufleet.sources.errors import SourceError
 from gpufleet.web.addresses import ListenAddress, ListenError, listen
@@ -37,6 +38,7 @@ def node_checks(settings: Settings, listed: int, dev: Path = Path("/dev")) -> It
         ("udev", udev),
         ("state directory", lambda: state_directory(settings.state_dir)),
         ("exporter", lambda: exporter_check(exporter)),
+        *owner_steps(settings),
     )
     for subject, step in steps:
         yield _limited(subject, step)

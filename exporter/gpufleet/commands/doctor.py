@@ -23,7 +23,20 @@ from gpufleet.settings import selected
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-_OPTIONS = selected("config", "node", "nvml", "path", "state", "control", "web.listen-address", "web.config.file")
+_OPTIONS = selected(
+    "config",
+    "node",
+    "nvml",
+    "path",
+    "state",
+    "control",
+    "owners",
+    "podresources",
+    "slurm",
+    "prices",
+    "web.listen-address",
+    "web.config.file",
+)
 
 
 def main(argv: Sequence[str]) -> int:
