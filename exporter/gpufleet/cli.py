@@ -16,6 +16,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "doctor": ("gpufleet.commands.doctor", "main", "say what this node can report, what not, and why"),
     "check": ("gpufleet.commands.check", "main", "say whether each GPU may get work; for Slurm and Kubernetes"),
     "faults": ("gpufleet.commands.faults", "main", "explain a saved log; list and clear this node's incidents"),
+    "prices": ("gpufleet.commands.prices", "main", "say which rule of the price book prices which GPU, and why"),
     "quiesce": (
         "gpufleet.commands.quiesce",
         "quiesce",

@@ -25,12 +25,9 @@ _CURRENCY = re.compile(r"[A-Z]{3}")
 
 _BOOK_KEYS = ("currency", "rules")
 _PRICES = ("per_hour", "instance_per_hour", "owned")
-_RULE_KEYS = (
-    "name", "gpu", "mig_profile", "node", "instance_type", "node_labels", "capacity_type", "from", "until", "currency", *_PRICES, "gpus"
-)  # fmt: skip
-_OWNED_KEYS = (
-    "purchase_price", "amortization", "in_service", "power_watts", "tariff_per_kwh", "pue", "gpus"
-)  # fmt: skip
+_MATCHES = ("gpu", "mig_profile", "node", "instance_type", "node_labels", "capacity_type", "from", "until")
+_RULE_KEYS = ("name", *_MATCHES, "currency", *_PRICES, "gpus")
+_OWNED_KEYS = ("purchase_price", "amortization", "in_service", "power_watts", "tariff_per_kwh", "pue", "gpus")
 
 
 def read_price_book(file: Path) -> bytes:
