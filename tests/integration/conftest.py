@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -98,6 +99,7 @@ def _nothing_is_left_running() -> Iterator[None]:
 def _children() -> set[str]:
     names = set()
     for task in Path("/proc/self/task").iterdir():
-        for pid in (task / "children").read_text().split():
-            names.add(f"{pid} {Path(f'/proc/{pid}/comm').read_text().strip()}")
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # a thread or a child that ends meanwhile
+            for pid in (task / "children").read_text().split():
+                names.add(f"{pid} {Path(f'/proc/{pid}/comm').read_text().strip()}")
     return names

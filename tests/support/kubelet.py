@@ -216,8 +216,9 @@ class Kubelet:
         if server is None:
             return
         hung = not self._answers.is_set()
-        self._answers.set()  # a handler that waits would keep its thread
-        server.stop(None).wait(_LIMIT_SECONDS)
+        ended = server.stop(None)
+        self._answers.set()  # after the calls are broken off, so that none is answered; a handler keeps its thread
+        ended.wait(_LIMIT_SECONDS)
         self.socket.unlink(missing_ok=True)
         if hung:
             self._answers.clear()
