@@ -106,9 +106,7 @@ def test_what_is_no_gpu_of_this_node(device_id: str, resource: str) -> None:
 
 def test_a_gpu_instance_stands_for_its_compute_instances() -> None:
     """GKE and dcgm-exporter name the instance, which may hold several."""
-    parts = tuple(
-        SliceSnapshot(SliceIdentity(mig_uuid(0, part), "1c.2g.20gb", 3, part), ()) for part in range(2)
-    )
+    parts = tuple(SliceSnapshot(SliceIdentity(mig_uuid(0, part), "1c.2g.20gb", 3, part), ()) for part in range(2))
     device = GpuSnapshot(0, GpuIdentity(gpu_uuid(0), "H100", "0000:01:00.0", minor=0), GpuState.OK, 0.0, slices=parts)
     both = Target(gpu_uuid(0), (mig_uuid(0, 0), mig_uuid(0, 1)))
 
