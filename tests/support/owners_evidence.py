@@ -14,7 +14,7 @@ from gpufleet.owners.evidence import Evidence
 from gpufleet.owners.resolve import Resolution, resolve
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from gpufleet.model.owner import Workload
 
@@ -137,7 +137,7 @@ def cluster(
     pods: Iterable[Pod] = (),
     known: bool = True,
     jobs: tuple[JobDevice, ...] | None = None,
-    processes: dict[str, tuple[tuple[GpuProcess, ProcessFacts], ...]] | None = None,
+    processes: Mapping[str, tuple[tuple[GpuProcess, ProcessFacts], ...]] | None = None,
     stale: bool = False,
 ) -> Evidence:
     """Evidence of a node of Kubernetes."""

@@ -10,6 +10,7 @@ existing slice is placed, so among several slices of one profile the id fits any
 
 from __future__ import annotations
 
+import functools
 import re
 from dataclasses import dataclass
 
@@ -38,6 +39,7 @@ class Target:
     """The id is a replica: several may have the device."""
 
 
+@functools.lru_cache(maxsize=128)
 def is_of_gpus(resource: str) -> bool:
     """Whether ``resource`` can be one of GPUs; network adapters and processors come in the same lists."""
     return _NOT_GPUS.search(resource.lower()) is None

@@ -49,7 +49,9 @@ class Claims(Generic[Claim]):
         """
         on = self._on.get(device.uuid, {})
         found = {part: Claimed(list(claims.values())) for part, claims in on.items() if part or not device.slices}
-        for candidates, claims in sorted(self._any_of.get(device.uuid, {}).items(), key=lambda item: len(item[0])):
+        for candidates, claims in sorted(
+            self._any_of.get(device.uuid, {}).items(), key=lambda item: (len(item[0]), item[0])
+        ):
             free = [part for part in candidates if part not in found]
             if not free:
                 for part in candidates:

@@ -98,12 +98,13 @@ class _Refresh:
         self._names = names
         self._running = Running(evidence.processes, devices)
         self._jobs = Jobs(evidence.jobs or (), devices)
+        self._has_jobs = bool(evidence.jobs) or self._running.has_jobs
         self._by_uid = {pod.uid: pod for pod in evidence.pods.values() if pod.uid} if evidence.processes else {}
         self._groups: dict[str, list[Pod]] | None = None
         self._unknown = self._jobs.unknown_devices
         self._conflicts: list[Conflict] = []
         self._claims: Claims[_PodClaim] = Claims()
-        for row in evidence.containers or ():
+        for row in sorted(evidence.containers or (), key=_row_order):
             self._put(row)
 
     def result(self) -> Resolution:
@@ -186,7 +187,7 @@ class _Refresh:
         found: Weighed = []
         if claim.namespace in _RESERVATIONS:
             found = _each_equally(self._reserved_for(place, claim))
-        elif self._has_slurm(place, claim):
+        elif self._has_jobs and self._has_slurm(place, claim):
             found = [(of_job(job, inside=own), weight) for job, weight in place.jobs]
             found = found or _each_equally(self._jobs_seen(place, claim, own))
         return found or [(own, 1.0)]
@@ -259,6 +260,10 @@ class _Refresh:
         if pod is not None:
             return None if pod.is_over else own
         return None if self._evidence.allocations_expected else of_process(facts)
+
+
+def _row_order(row: ContainerDevices) -> tuple[object, ...]:
+    return row.namespace, row.pod, row.container, row.resource, row.device_ids, row.is_claim
 
 
 def _are_rivals(claims: Sequence[_PodClaim]) -> bool:

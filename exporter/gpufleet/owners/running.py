@@ -26,6 +26,8 @@ class Running:
     """Where processes run."""
 
     def __init__(self, processes: Mapping[str, tuple[tuple[GpuProcess, ProcessFacts], ...]], devices: Devices) -> None:
+        self.has_jobs = False
+        """Whether any process is one of Slurm."""
         self._claims: Claims[ProcessFacts] = Claims()
         self._uids: dict[tuple[str, str], set[str]] = {}
         self._slurm_pods: set[str] = set()
@@ -42,6 +44,7 @@ class Running:
         cgroup = facts.cgroup
         group = _Group(facts.user, cgroup.pod_uid, cgroup.container_id, cgroup.slurm_job, cgroup.unit)
         self._claims.put(target, group, facts)
+        self.has_jobs = self.has_jobs or cgroup.slurm_job is not None
         if cgroup.pod_uid is not None:
             if not target.any_of:
                 for part in target.mig_uuids or ("",):

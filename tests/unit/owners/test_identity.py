@@ -277,7 +277,7 @@ def test_every_preset_is_reached_by_its_first_run_key() -> None:
     """No row of the table is hidden behind the ones before it."""
     for preset in PRESETS:
         labels = {marker.label: marker.value.replace("*", "x") for marker in preset.markers}
-        annotations = {}
+        annotations: dict[str, str] = {}
         first = preset.run[0]
         (labels if first.where is Where.LABEL else annotations)[first.name] = "the-run"
 
