@@ -20,6 +20,7 @@ from gpufleet.commands.flags import USAGE, FlagParser
 from gpufleet.commands.prices_gpus import Asked, NoGpusError, gpus_here
 from gpufleet.cost.amounts import canonical
 from gpufleet.cost.node_facts import NodeFacts, node_facts
+from gpufleet.cost.price_rule import day
 from gpufleet.cost.prices import PriceBook, PriceBookError, PriceMatch, Subject, Tried
 from gpufleet.settings import Settings, selected
 
@@ -36,8 +37,8 @@ of the node that the exporter gets from the API server are not known here: give 
 
 Exit status: 0 every GPU has a price; 1 one has none; 2 the price book is refused, or no GPU could be asked."""
 _CHECK = """\
-Try a price book: whether it is accepted, and whether a rule of it does nothing, because one before it is for the same
-GPUs or because its time is over.
+Try a price book: whether it is accepted, and whether a rule of it does nothing because one before it is for the same
+GPUs. Rules whose time is over are told, too.
 
 Exit status: 0 it is good; 1 a rule does nothing; 2 it is refused."""
 
@@ -124,18 +125,18 @@ def check(argv: Sequence[str]) -> int:
     arguments, settings = parser.read(argv)
     book = _book(parser, settings)
     over = [
-        f"{book.name}:{rule.line}: {rule.name}: its time is over; remove it, or write a later until"
+        f"{book.name}:{rule.line}: {rule.name}: its time is over since {day(rule.ends)}"
         for rule in book.rules
         if rule.ends is not None and rule.ends <= time.time()
     ]
-    warnings = [*book.warnings, *over]
     if arguments.json:
-        print(json.dumps({"file": book.name, "rules": len(book.rules), "warnings": warnings}, indent=2))
+        found = {"file": book.name, "rules": len(book.rules), "warnings": book.warnings, "over": over}
+        print(json.dumps(found, indent=2))
     else:
-        for warning in warnings:
-            print(warning)
+        for line in (*over, *book.warnings):
+            print(line)
         print(f"{book.name}: {len(book.rules)} rule{'' if len(book.rules) == 1 else 's'}, accepted")
-    return _DOES_NOTHING if warnings else 0
+    return _DOES_NOTHING if book.warnings else 0
 
 
 def as_text(explained: Sequence[Explained], book: PriceBook, facts: NodeFacts) -> str:

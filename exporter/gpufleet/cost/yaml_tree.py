@@ -67,7 +67,10 @@ def parse(content: bytes, file: str) -> Tree:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         line = 1 if mark is None else mark.line + 1
-        raise PriceBookError(f"{file}:{line}: is no YAML: {error.problem}; correct it there") from error
+        # YAML takes a leading * for a reference, and that is how most patterns begin.
+        is_pattern = "alias" in (error.context or "")
+        remedy = "put a pattern that begins with * between quotes" if is_pattern else "correct it there"
+        raise PriceBookError(f"{file}:{line}: is no YAML: {error.problem}; {remedy}") from error
     except (yaml.YAMLError, ValueError) as error:
         raise PriceBookError(f"{file}: is no YAML: {str(error).splitlines()[0]}; write it as UTF-8 text") from error
     return Text(file, 1, "") if root is None else _tree(root, file)
@@ -81,7 +84,7 @@ def _refuse_unplain(content: bytes, file: str) -> None:
     for event in yaml.parse(content, Loader=yaml.SafeLoader):
         here = Tree(file, 1 if event.start_mark is None else event.start_mark.line + 1)
         if isinstance(event, yaml.AliasEvent):
-            raise here.wrong(f"*{event.anchor}", "is an alias", "write the value itself")
+            raise here.wrong(f"*{event.anchor}", "is an alias", "write the value itself, a pattern between quotes")
         if isinstance(event, yaml.ScalarEvent | yaml.CollectionStartEvent) and event.tag is not None:
             raise here.wrong(str(event.tag), "is a tag", "write the value without it")
         if isinstance(event, yaml.CollectionStartEvent):
