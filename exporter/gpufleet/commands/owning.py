@@ -147,7 +147,9 @@ class Owning:
         from gpufleet.sources.pods.watch import PodWatch
 
         api = in_cluster(os.environ) if server is None or server == IN_CLUSTER else api_server_at(server)
-        self._pod_watch = PodWatch(api, self._settings.node_name, changed=self._pods_changed)
+        self._pod_watch = PodWatch(
+            api, self._settings.node_name, changed=self._pods_changed, node_labels=self._prices.node_labels
+        )
         self._pod_watch.start()
         return self._pod_watch
 
