@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterator
+import ssl
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import grpc
@@ -13,10 +14,12 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.integration.exporter_process import ExporterProcess
+from tests.support.api_server import ScriptedApi, pod_object
 from tests.support.fake_nvml import FakeNvml
 from tests.support.fake_nvml_fixtures import fake_nvml, nvml_build
 from tests.support.fake_nvml_profiles import SEVEN_SLICES
 from tests.support.kubelet import Kubelet, PodOnNode, busy_node, pod_with
+from tests.support.pems import write_pems
 from tests.waiting import until
 
 __all__ = ["fake_nvml", "nvml_build"]
@@ -81,11 +84,12 @@ class Node(ExporterProcess):
         }
 
 
-def exporter(nvml: FakeNvml, directory: Path, *flags: str) -> Node:
+def exporter(
+    nvml: FakeNvml, directory: Path, *flags: str, api: str = "none", environ: Mapping[str, str] | None = None
+) -> Node:
     """One that polls and asks quickly."""
-    return Node(
-        nvml, directory, "--poll.interval=200ms", "--owners.interval=1s", "--kubernetes.api-server=none", *flags
-    )
+    quick = ("--poll.interval=200ms", "--owners.interval=1s", f"--kubernetes.api-server={api}")
+    return Node(nvml, directory, *quick, *flags, environ=environ)
 
 
 def given(nvml: FakeNvml, *names: str) -> list[PodOnNode]:
@@ -186,6 +190,24 @@ def test_a_kubelet_in_trouble_never_changes_a_device_series(
         node.wait_for_holders({"0": ["back"], **{str(number): ["(unallocated)"] for number in range(1, GPUS)}})
         node.wait_for(r'gpufleet_source_up\{source="podresources"\} 1')
         assert device_series(node.metrics()) == before
+
+
+def test_labels_of_pods_name_project_run_and_task(fake_nvml: FakeNvml, tmp_path: Path, kubelet: Kubelet) -> None:
+    """From the API server, and changed when they change; without it there are namespace and name."""
+    fake_nvml.set_gpus(2)
+    kubelet.list_pods(given(fake_nvml, "a", "over"))
+    labels = {"flyte.org/project": "llm", "flyte.org/run": "r7", "task-name": "pretrain", "attempt": "2"}
+    with ScriptedApi() as api:
+        api.put(pod_object("ml", "a", labels=labels))
+        api.put(pod_object("ml", "over", phase="Succeeded"))
+        with exporter(fake_nvml, tmp_path, f"--podresources.socket={kubelet.socket}", api=api.url) as node:
+            node.wait_for(r'gpu_owner_info\{[^}]*project="llm"', seconds=60)
+            ((found, _),) = node.samples("gpu_owner_info")
+            assert (found["run"], found["task"], found["attempt"]) == ("r7", "pretrain", "2")
+            assert (found["workload_namespace"], found["workload_pod"]) == ("ml", "a")
+            assert node.holders()["1"] == ["(unallocated)"]
+            api.put(pod_object("ml", "a", labels=labels, annotations={"gpufleet.io/run": "mine"}))
+            node.wait_for(r'gpu_owner_info\{[^}]*run="mine"', seconds=60)
 
 
 def test_time_slicing_mps_and_slices_share_honestly(fake_nvml: FakeNvml, tmp_path: Path, kubelet: Kubelet) -> None:
@@ -289,7 +311,7 @@ def test_a_fault_names_the_holder_of_its_moment(fake_nvml: FakeNvml, tmp_path: P
 
 
 def test_a_full_node_costs_little(fake_nvml: FakeNvml, tmp_path: Path, kubelet: Kubelet, prices: Path) -> None:
-    """250 pods on 8 times 7 slices: all of them are attributed, and the process stays below 45 MiB."""
+    """250 pods on 8 times 7 slices, the API server over TLS: all are attributed, and the process stays below 45 MiB."""
     fake_nvml.set_gpus(8)
     slices = []
     for number in range(8):
@@ -302,9 +324,22 @@ def test_a_full_node_costs_little(fake_nvml: FakeNvml, tmp_path: Path, kubelet: 
         for number, pod in enumerate(busy_node())
     ]
     kubelet.list_pods(pods)
+    pems = write_pems(tmp_path)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(pems.folder / "server.crt", pems.folder / "server.key")
     flags = (f"--podresources.socket={kubelet.socket}", f"--prices.file={prices}")
-    with exporter(fake_nvml, tmp_path, *flags) as node:
-        until(lambda: len(node.samples("gpu_owner_info")) == len(slices), "every slice has its holder", seconds=60)
+    trust = {"SSL_CERT_FILE": str(pems.folder / "ca.crt")}
+    with ScriptedApi(context=context) as api, exporter(fake_nvml, tmp_path, *flags, api=api.url, environ=trust) as node:
+        for pod in pods:
+            api.put(pod_object(pod.namespace, pod.name, labels={"flyte.org/run": pod.name, "app": "x" * 60}))
+        api.compact()
+        api.drop_watches()
+        until(
+            lambda: sum("run" in labels for labels, _ in node.samples("gpu_owner_info")) == len(slices),
+            "every slice has its holder",
+            seconds=60,
+        )
+        node.wait_for(r'gpufleet_source_up\{source="pods"\} 1', seconds=60)
         for _ in range(20):
             node.metrics()
         (resident,) = [value for _, value in node.samples("process_resident_memory_bytes")]

@@ -1,7 +1,7 @@
 """Keeps the picture of this node's pods: one list, then a watch that goes on from it, on a thread of its own.
 
-Pods that have ended are not asked for: the server says that they are gone when they end. Only metadata is asked for,
-which is a tenth of a pod.
+Pods that have ended are kept until they are deleted: a kubelet before 1.34 lists their devices still, and only their
+phase tells that they hold nothing.
 """
 
 from __future__ import annotations
@@ -38,15 +38,13 @@ _LATE_SECONDS = 30.0
 _LIST_SECONDS = 30.0
 _LONGEST_LINE = 16 << 20
 _FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 60.0
-_META = "as={};g=meta.k8s.io;v=v1"
-_ACCEPT_LIST = f"application/json;{_META.format('PartialObjectMetadataList')}, application/json"
-_ACCEPT = f"application/json;{_META.format('PartialObjectMetadata')}, application/json"
+_ACCEPT = "application/json"
 
 Key = tuple[str, str]
 
 
 class PodWatch:
-    """This node's pods that have not ended. Properties may be read from any thread; mappings are replaced whole."""
+    """This node's pods. Properties may be read from any thread; mappings are replaced whole."""
 
     def __init__(
         self,
@@ -126,11 +124,11 @@ class PodWatch:
     def _list(self) -> str:
         self._read_node()
         # Version 0: what the server has in its memory will do. Without it each start of a fleet's exporters reads etcd.
-        body = self._api.get(self._path(resourceVersion="0"), _ACCEPT_LIST, seconds=_LIST_SECONDS)
+        body = self._api.get(self._path(resourceVersion="0"), _ACCEPT, seconds=_LIST_SECONDS)
         pods, version = decode_list(body)
         if not version:
             raise DecodingError(f"{self._api.url}: a list without a resourceVersion: this is no API server")
-        self._publish({(pod.namespace, pod.name): pod for pod in pods if not pod.is_over})
+        self._publish({(pod.namespace, pod.name): pod for pod in pods})
         return version
 
     def _read_node(self) -> None:
@@ -171,7 +169,7 @@ class PodWatch:
             return
         key = (pod.namespace, pod.name)
         pods = dict(self.pods)
-        if event.change is Change.REMOVED or pod.is_over:
+        if event.change is Change.REMOVED:
             # A pod of that name may have been made anew before the word of the old one's end came.
             if key not in pods or pods[key].uid != pod.uid:
                 return
@@ -199,7 +197,7 @@ class PodWatch:
         self._said.failed("watch", "the API server does not tell of this node's pods", reason)
 
     def _path(self, **query: str) -> str:
-        selector = f"spec.nodeName={self._node},status.phase!=Succeeded,status.phase!=Failed"
+        selector = f"spec.nodeName={self._node}"
         return f"/api/v1/pods?{urlencode({'fieldSelector': selector, **query})}"
 
 

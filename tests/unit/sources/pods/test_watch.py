@@ -69,7 +69,7 @@ def test_it_lists_once_and_follows_what_changes(api: ScriptedApi) -> None:
         assert watch.synced_at is not None
     lists = [parse_qs(urlsplit(path).query) for path, _ in api.requests if "/pods?" in path]
     selectors = {query["fieldSelector"][0] for query in lists}
-    assert selectors == {"spec.nodeName=node-1,status.phase!=Succeeded,status.phase!=Failed"}
+    assert selectors == {"spec.nodeName=node-1"}
     assert [query.get("allowWatchBookmarks") for query in lists] == [None, ["true"]]
 
 
@@ -102,21 +102,22 @@ def test_a_version_that_is_gone_makes_it_list_anew(api: ScriptedApi) -> None:
         assert watch.health.up
 
 
-def test_an_ended_pod_is_not_known_any_more(api: ScriptedApi) -> None:
-    """Also where a server sends whole pods: its phase says so. The end of an old one is not that of its successor."""
+def test_an_ended_pod_is_known_to_have_ended(api: ScriptedApi) -> None:
+    """Until it is deleted; and the deletion of an old pod is not that of its successor."""
     api.put(pod_object("ml", "over", phase="Succeeded"))
     api.put(pod_object("ml", "a", uid="old", phase="Running"))
     with watching(api.url) as (watch, _):
-        until(lambda: names(watch) == {"a"}, "it has listed")
+        until(lambda: names(watch) == {"a", "over"}, "it has listed")
+        assert watch.pods["ml", "over"].is_over
         until(api.watches, "it watches")
         api.put(pod_object("ml", "a", uid="new", phase="Running"))
         until(lambda: watch.pods["ml", "a"].uid == "new", "the successor is known")
         api.say({"type": "DELETED", "object": pod_object("ml", "a", uid="old")})
         api.put(pod_object("ml", "b"))
         until(lambda: "b" in names(watch), "both were taken in")
-        assert names(watch) == {"a", "b"}
+        assert names(watch) == {"a", "b", "over"}
         api.put(pod_object("ml", "a", uid="new", phase="Failed"))
-        until(lambda: names(watch) == {"b"}, "it has ended")
+        until(lambda: watch.pods["ml", "a"].is_over, "it has ended")
 
 
 def test_a_rotated_token_is_read_anew(api: ScriptedApi, tmp_path: Path) -> None:
