@@ -57,6 +57,7 @@ class MeterFile:
         self._sync_lane = Lane("meter-sync")
         self._sync_at = monotonic() + SYNC_SECONDS
         self._is_syncing = False
+        self._is_stopped = False
         self._reason: str | None = None
         self._sync_reason: str | None = None
         self._said = OnChange(log)
@@ -86,7 +87,7 @@ class MeterFile:
 
     def keep(self, meter: Meter) -> None:
         """Hand the totals of the last poll over to be written. Does not wait."""
-        if self._written is None:
+        if self._written is None or self._is_stopped:
             return
         self._newest = meter.dump()
         if not self._is_asked:
@@ -113,8 +114,9 @@ class MeterFile:
     def stop(self) -> None:
         """End, with the last totals on disk unless that takes too long. After the last ``keep``."""
         writer = self._written
-        if writer is None or self._newest is None:
+        if writer is None or self._newest is None or self._is_stopped:
             return
+        self._is_stopped = True
         done = threading.Event()
 
         def last() -> None:
