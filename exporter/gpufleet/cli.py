@@ -23,6 +23,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
         "make the exporter let go of every GPU, for a reset or a driver upgrade",
     ),
     "resume": ("gpufleet.commands.quiesce", "resume", "let a quiesced exporter take the GPUs up again"),
+    "report": ("gpufleet.commands.report", "main", "what each project, run or task cost, from Prometheus"),
     "demo": ("gpufleet.commands.demo", "main", "run the exporter on a scripted 8-GPU node; needs no GPU"),
     "simulate": (
         "gpufleet.commands.simulate",

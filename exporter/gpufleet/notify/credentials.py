@@ -27,8 +27,10 @@ class CredentialsError(Exception):
     """Credentials that can't be had; the message names key, file and remedy, and never shows what is in them."""
 
 
-def read_client_config(path: Path | None) -> ClientConfig:
+def read_client_config(path: Path | None, flag: str = "--alertmanager.config.file") -> ClientConfig:
     """Read the file at ``path``, and try what it names; no path: plain requests, and the system's CAs for https.
+
+    ``flag`` is where the path was given, for messages.
 
     Raises:
         ClientConfigError: it can't be read or is not acceptable, or a file that it names can't be used now.
@@ -36,7 +38,7 @@ def read_client_config(path: Path | None) -> ClientConfig:
     if path is None:
         return ClientConfig()
     try:
-        config = parse_client_config(_read(path, "--alertmanager.config.file"), path)
+        config = parse_client_config(_read(path, flag), path)
         authorization(config)
         if config.tls is not None:
             tls_context(config.tls)

@@ -77,7 +77,7 @@ class Alertmanager:
         seen = fingerprint(self._config.tls)
         if self._session is None or seen != self._seen:
             try:
-                session = _session(self._url, self._config)
+                session = open_session(self._url, self._config)
             except CredentialsError as error:
                 if self._session is None:
                     raise
@@ -105,7 +105,8 @@ class _Adapter(HTTPAdapter):
         """Leave the connection as it is: the context knows whom to trust."""
 
 
-def _session(url: str, config: ClientConfig) -> requests.Session:
+def open_session(url: str, config: ClientConfig) -> requests.Session:
+    """A session that trusts and is what ``config`` says, and nothing of the environment. Raises CredentialsError."""
     session = requests.Session()
     # No proxy, no ~/.netrc and no CA bundle of the environment: an exporter's environment is not a user's.
     session.trust_env = False
@@ -172,7 +173,7 @@ def _server_time(response: requests.Response) -> float | None:
 
 def _verdict(error: requests.RequestException) -> Verdict:
     """Only where it is certain that nothing was sent may the alert count as unknown to Alertmanager."""
-    root = _root(error)
+    root = root_cause(error)
     connecting = isinstance(error, requests.ConnectTimeout) or isinstance(
         root, ssl.SSLCertVerificationError | ConnectionRefusedError
     )
@@ -181,7 +182,7 @@ def _verdict(error: requests.RequestException) -> Verdict:
 
 def _reason(error: requests.RequestException) -> str:
     """What the operating system or OpenSSL said. The libraries' own texts have addresses of objects in them."""
-    root = _root(error)
+    root = root_cause(error)
     if isinstance(root, ssl.SSLCertVerificationError):
         return f"its certificate is not trusted: {root.verify_message}; check tls_config in --alertmanager.config.file"
     if isinstance(root, ssl.SSLError) and root.reason:
@@ -195,7 +196,7 @@ def _reason(error: requests.RequestException) -> str:
     return f"{type(root).__name__}: {root}"[:_MOST_QUOTED]
 
 
-def _root(error: BaseException) -> BaseException:
+def root_cause(error: BaseException) -> BaseException:
     """The first cause: requests wraps urllib3's error, which wraps the system's."""
     for _ in range(16):
         inner = error.__cause__ or error.__context__
