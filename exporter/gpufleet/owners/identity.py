@@ -22,6 +22,7 @@ _UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 _NOT_IN_NAMES = re.compile(r"[^a-zA-Z0-9_]")
 _HASH = re.compile(r"-[a-z0-9]{5,10}")
 _RETRY = re.compile(r".*-n[0-9]+-([0-9]{1,4})")
+_NO_ACCOUNT = "slurm"
 _SHORT_ID = 12
 """Digits of a container id, as container tools print them."""
 
@@ -139,10 +140,11 @@ def of_job(job: JobDevice, *, inside: Workload = NOBODY) -> Workload:
 
     The run is the number, not the name: many jobs have one name, and a job has one number on all of its nodes. Tasks of
     an array have numbers that don't show that they belong together, so they are ``<array>_<task>``, as Slurm prints it.
+    Every run has a project, so that sums by project are complete: dcgm-exporter's files name the job and nothing else.
     """
     is_task = bool(job.array_job_id and job.array_task_id)
     return Workload(
-        project=bounded(job.account or job.user or inside.project),
+        project=bounded(job.account or job.user or inside.project or job.partition or _NO_ACCOUNT),
         run=bounded(f"{job.array_job_id}_{job.array_task_id}" if is_task else job.job_id),
         task=bounded(job.name),
         attempt=bounded(job.restart_count),
