@@ -14,6 +14,7 @@ from gpufleet.collect.accounts import Accounts
 from gpufleet.collect.meter_file import MeterFile
 from gpufleet.collect.owner_watch import OwnerWatch, PodSource, Witnesses
 from gpufleet.collect.witness import Witness
+from gpufleet.commands import footprint
 from gpufleet.commands.pricing import PriceSource
 from gpufleet.cost.meter import Meter
 from gpufleet.cost.prices import PriceBook
@@ -21,6 +22,7 @@ from gpufleet.model.claims import ContainerDevices, Pod, ProcessFacts
 from gpufleet.model.snapshot import SourceHealth
 from gpufleet.options import IN_CLUSTER, NO_API_SERVER
 from gpufleet.owners.config import OwnersConfig
+from gpufleet.owners.identity import annotations_read
 from gpufleet.settings import Settings
 from gpufleet.sources.processes import process_facts
 from gpufleet.sources.slurm.files import SlurmFiles, SlurmReading
@@ -69,8 +71,9 @@ class Owning:
             {label.name: label.value for label in settings.node_label},
             built_in=built_in,
         )
+        self._config = _config(settings.owners_config_file)
         self.watch = OwnerWatch(
-            _config(settings.owners_config_file),
+            self._config,
             max_age=settings.owners_max_age,
             interval=settings.owners_interval,
             monotonic=time.monotonic,
@@ -84,6 +87,7 @@ class Owning:
         self.accounting = Accounts(self.watch, self._meter, self._file)
         self._witnesses = Witnesses()
         self._pod_watch: PodWatch | None = None
+        self._pods_listed = False
 
     def start(self) -> None:
         """Begin to ask and to work out."""
@@ -148,12 +152,20 @@ class Owning:
 
         api = in_cluster(os.environ) if server is None or server == IN_CLUSTER else api_server_at(server)
         self._pod_watch = PodWatch(
-            api, self._settings.node_name, changed=self._pods_changed, node_labels=self._prices.node_labels
+            api,
+            self._settings.node_name,
+            changed=self._pods_changed,
+            node_labels=self._prices.node_labels,
+            annotations=annotations_read(self._config),
         )
         self._pod_watch.start()
         return self._pod_watch
 
     def _pods_changed(self) -> None:
+        if not self._pods_listed:
+            self._pods_listed = True
+            # Of the first list some megabytes were needed for a moment: a pod is mostly what nobody here reads.
+            footprint.settle()
         # What the kubelet gave out has most likely changed with the pods.
         if self._witnesses.kubelet is not None:
             self._witnesses.kubelet.wake()

@@ -36,6 +36,15 @@ def bounded(text: str, most: int = MOST_BYTES) -> str:
     return clean.encode()[:most].decode(errors="ignore")
 
 
+def annotations_read(config: OwnersConfig) -> frozenset[str]:
+    """Names of the annotations that ``identify`` looks at; pods have many others, which need not be kept."""
+    presets = (*config.before, *PRESETS, *config.after)
+    fields = ("project", "run", "task", "rank", "attempt", "user", "job")
+    keys = [key for preset in presets for field in fields for key in getattr(preset, field)]
+    named = {key.name for key in (*keys, *QUEUES) if key.where is Where.ANNOTATION}
+    return frozenset(named | {f"{_PREFIX}{field}" for field in OVERRIDES})
+
+
 def identify(pod: Pod | None, container: str, config: OwnersConfig, *, namespace: str = "", name: str = "") -> Workload:
     """The workload of a container. A pod of which nothing but ``namespace`` and ``name`` is known is its own run."""
     if pod is None:

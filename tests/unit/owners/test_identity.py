@@ -8,8 +8,17 @@ import pytest
 
 from gpufleet.model.claims import ProcessFacts
 from gpufleet.model.owner import Workload
-from gpufleet.owners.config import OwnersConfig
-from gpufleet.owners.identity import MOST_BYTES, MOST_LABELS, Identities, bounded, identify, of_job, of_process
+from gpufleet.owners.config import OwnersConfig, parse_owners_config
+from gpufleet.owners.identity import (
+    MOST_BYTES,
+    MOST_LABELS,
+    Identities,
+    annotations_read,
+    bounded,
+    identify,
+    of_job,
+    of_process,
+)
 from gpufleet.owners.presets import PRESETS, Key, Preset, Where
 from tests.support.owners_evidence import NO_CONFIG, job, pod, process
 
@@ -443,3 +452,11 @@ def test_identities_are_remembered_until_something_changes() -> None:
     assert names.container("team-a", "p", "main", pod("p", 2, labels={"job-name": "other"})).run == "other"
     names.begin(OwnersConfig(labels=("job-name",)))
     assert names.container("team-a", "p", "main", first).labels == (("label_job_name", "train-workers-0"),)
+
+
+def test_the_annotations_that_are_read_are_named() -> None:
+    """Of the built-in presets, of ours and of the file's; labels are not among them."""
+    config = parse_owners_config(b"presets:\n  ours:\n    run: [annotation:example.com/run, label:run]\n", "f")
+    found = annotations_read(config)
+    assert {"example.com/run", "gpufleet.io/project", "workflows.argoproj.io/node-name"} <= found
+    assert "run" not in found

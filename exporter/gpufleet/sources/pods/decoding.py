@@ -5,6 +5,7 @@ Only what is used is decoded; everything from outside is bounded. Unknown fields
 
 from __future__ import annotations
 
+from collections.abc import Container
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
@@ -102,15 +103,15 @@ _OBJECT = msgspec.json.Decoder(_Object)
 _FAILURE = msgspec.json.Decoder(_Failure)
 
 
-def decode_list(body: bytes) -> tuple[tuple[Pod, ...], str]:
-    """Pods of a list and its resourceVersion. Raises DecodingError."""
+def decode_list(body: bytes, annotations: Container[str] | None = None) -> tuple[tuple[Pod, ...], str]:
+    """Pods of a list and its resourceVersion; of annotations those that are named, or all. Raises DecodingError."""
     listed = _decode(_LIST, body)
-    pods = [_pod(each) for each in (listed.items or [])[:MOST_PODS]]
+    pods = [_pod(each, annotations) for each in (listed.items or [])[:MOST_PODS]]
     return tuple(pod for pod in pods if pod is not None), listed.metadata.resource_version[:_LONGEST_NAME]
 
 
-def decode_event(line: bytes) -> PodEvent:
-    """One event of a watch. Raises DecodingError."""
+def decode_event(line: bytes, annotations: Container[str] | None = None) -> PodEvent:
+    """One event of a watch; ``annotations`` as in ``decode_list``. Raises DecodingError."""
     event = _decode(_EVENT, line)
     if event.type == "ERROR":
         failure = _decode(_FAILURE, bytes(event.object))
@@ -119,7 +120,7 @@ def decode_event(line: bytes) -> PodEvent:
     version = found.metadata.resource_version[:_LONGEST_NAME]
     if event.type == "BOOKMARK":
         return PodEvent(Change.NONE, version=version)
-    pod = _pod(found)
+    pod = _pod(found, annotations)
     if pod is None or event.type not in ("ADDED", "MODIFIED", "DELETED"):
         return PodEvent(Change.NONE, version=version)
     return PodEvent(Change.REMOVED if event.type == "DELETED" else Change.PUT, pod, version)
@@ -146,7 +147,7 @@ def _decode(decoder: msgspec.json.Decoder[Any], text: bytes) -> Any:  # noqa: AN
         raise DecodingError(str(error)[:200]) from error
 
 
-def _pod(found: _Object) -> Pod | None:
+def _pod(found: _Object, annotations: Container[str] | None) -> Pod | None:
     meta = found.metadata
     if not meta.name or len(meta.name) > _LONGEST_NAME or len(meta.namespace) > _LONGEST_NAME:
         return None
@@ -158,17 +159,17 @@ def _pod(found: _Object) -> Pod | None:
         namespace=meta.namespace,
         name=meta.name,
         labels=_pairs(meta.labels),
-        annotations=_pairs(meta.annotations),
+        annotations=_pairs(meta.annotations, annotations),
         owner_kind="" if owner is None else owner.kind[:_LONGEST_NAME],
         owner_name="" if owner is None else owner.name[:_LONGEST_NAME],
         phase="" if found.status is None else found.status.phase[:_LONGEST_NAME],
     )
 
 
-def _pairs(given: dict[str, str] | None) -> tuple[tuple[str, str], ...]:
+def _pairs(given: dict[str, str] | None, named: Container[str] | None = None) -> tuple[tuple[str, str], ...]:
     kept = [
         (key, value)
         for key, value in (given or {}).items()
-        if len(key) <= _LONGEST_KEY and len(value) <= _LONGEST_VALUE
+        if len(key) <= _LONGEST_KEY and len(value) <= _LONGEST_VALUE and (named is None or key in named)
     ]
     return tuple(sorted(kept)[:_MOST_PAIRS])

@@ -10,7 +10,7 @@ import logging
 import random
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from http.client import HTTPResponse
 from urllib.parse import quote, urlencode
 
@@ -53,12 +53,14 @@ class PodWatch:
         *,
         changed: Callable[[], None] = lambda: None,
         node_labels: Callable[[Mapping[str, str]], None] = lambda _: None,
+        annotations: Container[str] | None = None,
         monotonic: Callable[[], float] = time.monotonic,
         chance: Callable[[], float] = random.random,
         watch_seconds: int = WATCH_SECONDS,
     ) -> None:
         """``changed`` and ``node_labels`` are called by the watch's thread: after a change, and with the node's labels.
 
+        ``annotations`` are those that are kept; without it, all. A node's pods have megabytes of them.
         ``chance`` gives numbers from 0 to 1: all nodes of a cluster must not come back at the same moment.
         """
         self.pods: Mapping[Key, Pod] = {}
@@ -68,6 +70,7 @@ class PodWatch:
         self._node = node
         self._changed = changed
         self._node_labels = node_labels
+        self._annotations = annotations
         self._monotonic = monotonic
         self._chance = chance
         self._watch_seconds = watch_seconds
@@ -125,7 +128,7 @@ class PodWatch:
         self._read_node()
         # Version 0: what the server has in its memory will do. Without it each start of a fleet's exporters reads etcd.
         body = self._api.get(self._path(resourceVersion="0"), _ACCEPT, seconds=_LIST_SECONDS)
-        pods, version = decode_list(body)
+        pods, version = decode_list(body, self._annotations)
         if not version:
             raise DecodingError(f"{self._api.url}: a list without a resourceVersion: this is no API server")
         self._publish({(pod.namespace, pod.name): pod for pod in pods})
@@ -152,7 +155,7 @@ class PodWatch:
             self._is_watching = True
             self._well()
             for line in _lines(response, self._api.url):
-                event = decode_event(line)
+                event = decode_event(line, self._annotations)
                 if event.change is Change.FAILED:
                     raise ApiError(f"{self._api.url}: {event.code} {event.reason}", event.code)
                 self._take(event)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -54,6 +55,15 @@ def test_a_list_gives_pods_and_the_version_to_go_on_from() -> None:
     body = json.dumps({"kind": "PodList", "metadata": {"resourceVersion": "42"}, "items": [FULL, {"metadata": {}}]})
     assert decode_list(body.encode()) == ((POD,), "42")
     assert decode_list(b'{"metadata":{"resourceVersion":"1"},"items":null}') == ((), "1")
+
+
+def test_annotations_that_nobody_reads_are_not_kept() -> None:
+    """A node's pods have megabytes of them."""
+    body = json.dumps({"metadata": {"resourceVersion": "1"}, "items": [FULL]}).encode()
+    assert decode_list(body, {"other"})[0][0].annotations == ()
+    assert decode_list(body, {"gpufleet.io/run"})[0][0].annotations == (("gpufleet.io/run", "r"),)
+    event = json.dumps({"type": "ADDED", "object": FULL}).encode()
+    assert decode_event(event, set()).pod == replace(POD, annotations=())
 
 
 @pytest.mark.parametrize(
