@@ -32,6 +32,7 @@ test: $(STAMP) components lint ## everything CI runs; on Debian or Ubuntu as roo
 components:
 	tools/install-packages
 	tools/build-prometheus
+	tools/build-kubernetes
 
 lint: $(STAMP) ## ruff, mypy --strict, import contracts
 	$(BIN)/ruff check .
