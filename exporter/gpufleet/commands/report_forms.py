@@ -37,7 +37,8 @@ def text(report: Report) -> str:
     for row in report.nobodys:
         lines += _cells(report, row)
     if report.nobodys:
-        lines += _cells(report, _titled(report, "everything", (*report.held, *report.nobodys)))
+        # Whether it was used is no question where nobody had it.
+        lines += _cells(report, _titled(report, "everything", (*report.held, *report.nobodys)), is_held=False)
     said = _aligned(lines, words) + "".join(f"\n{line}" for line in _identities(report))
     if any(line[-1:] == ["*"] for line in lines):
         said += "\n* in part or wholly without a reading of utilization: unmeasured"
@@ -48,11 +49,12 @@ def _titled(report: Report, title: str, rows: Sequence[Row]) -> Row:
     return added((title, *[""] * (len(LEVELS[report.by]) - 1)), rows)
 
 
-def _cells(report: Report, row: Row) -> Iterator[list[str]]:
+def _cells(report: Report, row: Row, *, is_held: bool = True) -> Iterator[list[str]]:
+    is_held = is_held and not row.is_nobodys
     key = [_printable(word) for word in row.key]
     hours = _number(row.hours)
     utilization = row.utilization
-    used = "" if row.is_nobodys else "unmeasured" if utilization is None else _percent(utilization)
+    used = "" if not is_held else "unmeasured" if utilization is None else _percent(utilization)
     if not report.currencies:
         yield [*key, hours, used, *(["*"] if used == "unmeasured" else [])]
         return
@@ -66,13 +68,13 @@ def _cells(report: Report, row: Row) -> Iterator[list[str]]:
         ratio = money.unused_ratio
         if not currency:
             cells += ["no price", "", ""]
-        elif row.is_nobodys:
+        elif not is_held:
             cells += [_number(money.cost), "", ""]
         elif ratio is None and money.cost > 0.0:
             cells += [_number(money.cost), "unmeasured", ""]
         else:
             cells += [_number(money.cost), _number(money.unused), _percent(ratio or 0.0)]
-        mark = ["*"] if _is_partial(money) or used == "unmeasured" else []
+        mark = ["*"] if (is_held and _is_partial(money)) or used == "unmeasured" else []
         yield [*cells, *(("", "") if place else (hours, used)), *mark]
 
 
