@@ -87,7 +87,6 @@ class Owning:
         self.accounting = Accounts(self.watch, self._meter, self._file)
         self._witnesses = Witnesses()
         self._pod_watch: PodWatch | None = None
-        self._pods_listed = False
 
     def start(self) -> None:
         """Begin to ask and to work out."""
@@ -155,6 +154,8 @@ class Owning:
             api,
             self._settings.node_name,
             changed=self._pods_changed,
+            # Of a list some megabytes were needed for a moment: a pod is mostly what nobody here reads.
+            listed=footprint.settle,
             node_labels=self._prices.node_labels,
             annotations=annotations_read(self._config),
         )
@@ -162,10 +163,6 @@ class Owning:
         return self._pod_watch
 
     def _pods_changed(self) -> None:
-        if not self._pods_listed:
-            self._pods_listed = True
-            # Of the first list some megabytes were needed for a moment: a pod is mostly what nobody here reads.
-            footprint.settle()
         # What the kubelet gave out has most likely changed with the pods.
         if self._witnesses.kubelet is not None:
             self._witnesses.kubelet.wake()

@@ -10,11 +10,11 @@ import ssl
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
 from pathlib import Path
 from urllib.parse import urlsplit
 
 from gpufleet.sources.pods.decoding import decode_failure
+from gpufleet.sources.pods.http import HttpError, Response, connect, get
 
 ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 _MOST_BYTES = 64 << 20
@@ -41,46 +41,47 @@ class ApiServer:
     """``None``: the system's authorities."""
 
     @contextmanager
-    def open(self, path: str, accept: str, *, seconds: float) -> Iterator[HTTPResponse]:
+    def open(self, path: str, accept: str, *, seconds: float) -> Iterator[Response]:
         """The answer to a GET, to be read inside; each read may take ``seconds``. Raises ApiError, for reads too."""
         url = urlsplit(self.url)
-        connection = self._connection(url.hostname or "", url.port, secure=url.scheme == "https")
+        secure = url.scheme == "https"
+        host = url.hostname or ""
         try:
-            connection.connect()
-            # A peer that accepts and is silent is given up after the time of one read.
-            connection.sock.settimeout(seconds)
-            connection.request("GET", f"{url.path}{path}", headers=self._headers(accept))
-            response = connection.getresponse()
-            if response.status != 200:
-                raise self._refused(response, path)
-            yield response
+            with connect(
+                host,
+                url.port or (443 if secure else 80),
+                self._context() if secure else None,
+                seconds=_CONNECT_SECONDS,
+            ) as peer:
+                # A peer that accepts and is silent is given up after the time of one read.
+                peer.settimeout(seconds)
+                response = get(peer, url.netloc, f"{url.path}{path}", self._headers(accept))
+                with response.stream:
+                    if response.status != 200:
+                        raise self._refused(response, path)
+                    yield response
         except ssl.SSLCertVerificationError as error:
             raise ApiError(f"{self.url}: its certificate is not trusted: {error.verify_message}") from error
         except TimeoutError as error:
             raise ApiError(f"{self.url}: no answer within {seconds:g} s") from error
         except OSError as error:
             raise ApiError(f"{self.url}: {error.strerror or error}") from error
-        except HTTPException as error:
-            raise ApiError(f"{self.url}: this is not how an API server answers: {type(error).__name__}") from error
-        finally:
-            connection.close()
+        except HttpError as error:
+            raise ApiError(f"{self.url}: this is not how an API server answers: {error}") from error
 
     def get(self, path: str, accept: str, *, seconds: float) -> bytes:
         """The whole body. Raises ApiError."""
         with self.open(path, accept, seconds=seconds) as response:
-            body = response.read(_MOST_BYTES + 1)
+            body = response.read(_MOST_BYTES)
         if len(body) > _MOST_BYTES:
             raise ApiError(f"{self.url}: its answer is larger than {_MOST_BYTES >> 20} MiB")
         return body
 
-    def _connection(self, host: str, port: int | None, *, secure: bool) -> HTTPConnection:
-        if not secure:
-            return HTTPConnection(host, port, timeout=_CONNECT_SECONDS)
+    def _context(self) -> ssl.SSLContext:
         try:
-            context = ssl.create_default_context(cafile=None if self.ca_file is None else str(self.ca_file))
+            return ssl.create_default_context(cafile=None if self.ca_file is None else str(self.ca_file))
         except (OSError, ssl.SSLError) as error:
             raise ApiError(f"{self.ca_file}: is no certificate of an authority: {error}") from error
-        return HTTPSConnection(host, port, timeout=_CONNECT_SECONDS, context=context)
 
     def _headers(self, accept: str) -> dict[str, str]:
         headers = {"Accept": accept, "User-Agent": "gpufleet"}
@@ -90,12 +91,12 @@ class ApiServer:
                     token = file.read(_MOST_TOKEN).decode("ascii").strip()
             except (OSError, UnicodeDecodeError) as error:
                 raise ApiError(f"{self.token_file}: the token can't be read: {error}") from error
-            if not token.isprintable():
+            if not token.isprintable() or " " in token:
                 raise ApiError(f"{self.token_file}: is no token")
             headers["Authorization"] = f"Bearer {token}"
         return headers
 
-    def _refused(self, response: HTTPResponse, path: str) -> ApiError:
+    def _refused(self, response: Response, path: str) -> ApiError:
         said = decode_failure(response.read(1 << 16))
         remedy = {
             401: "it does not know this token: see the service account",

@@ -10,8 +10,7 @@ import logging
 import random
 import threading
 import time
-from collections.abc import Callable, Container, Iterator, Mapping
-from http.client import HTTPResponse
+from collections.abc import Callable, Container, Mapping
 from urllib.parse import quote, urlencode
 
 from gpufleet.logs import OnChange
@@ -52,13 +51,15 @@ class PodWatch:
         node: str,
         *,
         changed: Callable[[], None] = lambda: None,
+        listed: Callable[[], None] = lambda: None,
         node_labels: Callable[[Mapping[str, str]], None] = lambda _: None,
         annotations: Container[str] | None = None,
         monotonic: Callable[[], float] = time.monotonic,
         chance: Callable[[], float] = random.random,
         watch_seconds: int = WATCH_SECONDS,
     ) -> None:
-        """``changed`` and ``node_labels`` are called by the watch's thread: after a change, and with the node's labels.
+        """All three are called by the watch's thread: ``changed`` after a change, ``listed`` when everything that a
+        list needed is free again, ``node_labels`` with the node's labels.
 
         ``annotations`` are those that are kept; without it, all. A node's pods have megabytes of them.
         ``chance`` gives numbers from 0 to 1: all nodes of a cluster must not come back at the same moment.
@@ -69,6 +70,7 @@ class PodWatch:
         self._api = api
         self._node = node
         self._changed = changed
+        self._listed = listed
         self._node_labels = node_labels
         self._annotations = annotations
         self._monotonic = monotonic
@@ -106,6 +108,7 @@ class PodWatch:
             began = self._monotonic()
             try:
                 version = self._list()
+                self._listed()
                 while not self._ended.is_set():
                     opened = self._monotonic()
                     version = self._follow(version)
@@ -154,7 +157,9 @@ class PodWatch:
         with self._api.open(path, _ACCEPT, seconds=self._watch_seconds + _LATE_SECONDS) as response:
             self._is_watching = True
             self._well()
-            for line in _lines(response, self._api.url):
+            for line in response.lines(_LONGEST_LINE):
+                if not line.strip():
+                    continue
                 event = decode_event(line, self._annotations)
                 if event.change is Change.FAILED:
                     raise ApiError(f"{self._api.url}: {event.code} {event.reason}", event.code)
@@ -202,15 +207,3 @@ class PodWatch:
     def _path(self, **query: str) -> str:
         selector = f"spec.nodeName={self._node}"
         return f"/api/v1/pods?{urlencode({'fieldSelector': selector, **query})}"
-
-
-def _lines(response: HTTPResponse, url: str) -> Iterator[bytes]:
-    """Lines of a watch. Raises DecodingError for one that does not end."""
-    while True:
-        line = response.readline(_LONGEST_LINE)
-        if not line:
-            return
-        if not line.endswith(b"\n") and len(line) >= _LONGEST_LINE:
-            raise DecodingError(f"{url}: an event is larger than {_LONGEST_LINE >> 20} MiB")
-        if line.strip():
-            yield line
