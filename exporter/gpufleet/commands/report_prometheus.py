@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import http.client
 import math
+import ssl
 import time
 from collections.abc import Callable, Sequence
 
 import msgspec
 import requests
+from urllib3.exceptions import IncompleteRead, InvalidChunkLength
 
 from gpufleet.commands.report_rows import Sample
 from gpufleet.notify.client_config import ClientConfig
@@ -95,6 +98,9 @@ class Prometheus:
             raise PrometheusError(f"{_CONFIG}: {error}") from error
         except requests.RequestException as error:
             raise PrometheusError(f"{self._url}: {self._reason(error)}") from error
+        finally:
+            # Some servers hang up after an answer without saying so; a connection from a pool may be such a one.
+            self._session.close()
         if response.status_code != 200:
             raise PrometheusError(f"{self._url}: {_refusal(response.status_code, body)}")
         return body
@@ -112,9 +118,6 @@ class Prometheus:
                 )
             if self._clock() > until:
                 raise PrometheusError(f"{self._url}: the answer did not end within {self._timeout:g} s")
-        announced = response.headers.get("Content-Length", "")
-        if announced.isdecimal() and not response.headers.get("Content-Encoding") and length < int(announced):
-            raise PrometheusError(f"{self._url}: the answer broke off after {length} of {announced} bytes; try again")
         return b"".join(parts)
 
     def _decoded(self, body: bytes) -> _Answer:
@@ -160,9 +163,11 @@ class Prometheus:
 
     def _reason(self, error: requests.RequestException) -> str:
         """What the operating system or OpenSSL said; the libraries' own texts have addresses of objects in them."""
-        import ssl
-
         root = root_cause(error)
+        if isinstance(root, http.client.RemoteDisconnected):
+            return "it hung up without an answer; try again"
+        if isinstance(root, http.client.IncompleteRead | IncompleteRead | InvalidChunkLength):
+            return "its answer broke off; try again"
         if isinstance(root, ssl.SSLCertVerificationError):
             return f"its certificate is not trusted: {root.verify_message}; check tls_config in {_CONFIG}"
         if isinstance(root, ssl.SSLError) and root.reason:
