@@ -47,8 +47,9 @@ $(PEERS): $(STAMP)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[bench-peers]'
 	touch $(PEERS)
 
-generate: $(STAMP) ## write the files that come from others: docs/metrics.md
+generate: $(STAMP) ## write the files that come from others: docs/metrics.md, alerts/, dashboards/
 	$(BIN)/python -m gpufleet.metrics.document
+	$(BIN)/python tools/generate-mixin
 
 clean: ## remove what the targets above made in this folder (built tools stay in the user's cache)
 	rm -rf $(VENV) dist build .benchmarks .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache

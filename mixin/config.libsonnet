@@ -1,0 +1,123 @@
+// Everything that a site may want to change, each with when to change it. Override with `+ { _config+:: { … } }`.
+{
+  _config+:: {
+    // Sources of GPU metrics, in order of preference: on a GPU that two of them report, the first one counts.
+    // Leave out what you don't run: each source costs every rule another query. One of gpufleet, dcgm (names of
+    // dcgm-exporter before 4.9) and dcgm49 (names and units since).
+    sources: ['gpufleet'],
+
+    // What runs models. Leave out what you don't run. One of vllm, sglang, tgi, triton, trtllm, nim.
+    inferenceSystems: ['vllm', 'sglang', 'tgi', 'triton', 'trtllm'],
+
+    // Where RDMA traffic comes from, in order of preference: gpufleet's nic_* families, node_exporter's
+    // node_infiniband_*.
+    networkSources: ['gpufleet', 'node_exporter'],
+
+    // Put between the braces of every selector of gpufleet's metrics, as in 'job="gpufleet"'. Its names are its own,
+    // so set it only where one Prometheus holds GPUs that these rules must not see.
+    gpufleetSelector: '',
+    // The same for dcgm-exporter, as in 'job="dcgm-exporter"'.
+    dcgmSelector: '',
+    // The same for node_exporter, as in 'job="node"'.
+    nodeExporterSelector: '',
+    // The same for kube-state-metrics, as in 'job="kube-state-metrics"'.
+    kubeStateMetricsSelector: '',
+    // The same for the training processes' metrics, which come with gpufleet's.
+    trainingSelector: '',
+    // The same for the systems that run models. NIM's names are so general that it needs one of its own.
+    inferenceSelector: '',
+    // Names such as num_requests_running belong to anyone: say which job is NIM.
+    nimSelector: 'job="nim"',
+
+    // The external label that tells clusters apart. Change it if yours has another name.
+    clusterLabel: 'cluster',
+    // True shows the variable `cluster` on dashboards. Rules keep clusters apart in any case.
+    showMultiCluster: false,
+
+    // dcgm-exporter's labels of the workload: Prometheus renames them to exported_pod and so on where its scrape
+    // config has honor_labels: false. Then set these three to the exported_ ones.
+    dcgmPodLabel: 'pod',
+    dcgmNamespaceLabel: 'namespace',
+    dcgmContainerLabel: 'container',
+    // The label with the batch job, from dcgm-exporter's files of the Slurm prolog; '' if there is none.
+    dcgmJobLabel: 'hpc_job',
+    // The label with the node's name: 'hostname' since 4.8.3, 'Hostname' before. Both are read; change it if your
+    // relabelling writes another one.
+    dcgmNodeLabels: ['hostname', 'Hostname'],
+    // The label of node_exporter's series that holds the node's name; a port behind it is dropped.
+    nodeExporterNodeLabel: 'instance',
+
+    // Labels that a run is told apart by, beside the cluster. Leave them, unless your owners' configuration says
+    // that two projects may share a run's name on purpose.
+    runLabels: ['project', 'run', 'task'],
+    // Namespaces whose use of GPUs is nobody's waste (burn-in, tests): a regular expression, matched whole. Their
+    // runs get no alert about idle GPUs.
+    excludedNamespaces: '',
+    // Projects whose runs may be idle without an alert, such as notebooks: a regular expression, matched whole.
+    interactiveProjects: '.*(notebook|interactive|sandbox).*',
+
+    // Money is shown in this unit: one of Grafana's, as currencyUSD or currencyEUR. It converts nothing.
+    currencyUnit: 'currencyUSD',
+    // Monthly budget in the currency of the price book; 0 says there is none and leaves out its alerts.
+    monthlyBudget: 0,
+
+    // At least four scrapes, so that one or two lost ones don't make a hole. Raise it with your scrape interval.
+    rateInterval: '5m',
+    // How often the rules of runs and nodes are evaluated. Raise it if your Prometheus is short of CPU.
+    evaluationInterval: '1m',
+    // The scrape interval of the exporters: the least step of a panel.
+    scrapeInterval: '15s',
+    // For how long a node that has stopped to answer still counts as capacity, and so as unavailable.
+    capacityLookback: '1d',
+
+    // False strips keep_firing_for from alerts: for rulers older than Prometheus 2.42, and some that only look alike.
+    keepFiringFor: true,
+    // Where each alert's page is; %s is its name. Change it if you keep your own runbooks.
+    runbookURLPattern: 'https://github.com/gpufleet/gpufleet/blob/main/docs/runbooks/%s.md',
+
+    thresholds: {
+      // Part of the median clock by which a node of a run must be slower to be called a straggler: lower it if your
+      // GPUs are well matched, raise it if you see nodes named that are not slow.
+      stragglerDeficit: 0.07,
+      // The same in spreads of the run (median absolute deviations, scaled to standard deviations).
+      stragglerSpread: 3,
+      // Part of the time that a node must be throttled to be called a straggler.
+      stragglerThrottled: 0.2,
+      // Peers that a run needs so that its median means something.
+      stragglerNodes: 3,
+      // A GPU runs kernels but computes next to nothing: so it waits in a collective. What it takes for each is a
+      // hypothesis that no run of ours on real GPUs has tested; adjust it to what you see.
+      waitingBusy: 0.9,
+      waitingSmActive: 0.3,
+      waitingTensorActive: 0.02,
+    },
+
+    dashboards: {
+      // In front of each title. Change it to sort among your own.
+      titlePrefix: 'GPU fleet / ',
+      // Dashboards with the first tag link to each other.
+      tags: ['gpufleet'],
+      // In front of links between dashboards, where Grafana is served under a path.
+      linkPrefix: '',
+      refresh: '1m',
+      timezone: 'browser',
+      // The data source that is chosen at first: 'default' is Grafana's own.
+      datasource: 'default',
+      // Which data sources can be chosen: a regular expression.
+      datasourceFilterRegex: '',
+      // Dashboards are linked by these; change one only if it is taken.
+      uids: {
+        fleet: 'gpufleet-fleet',
+        node: 'gpufleet-node',
+        gpu: 'gpufleet-gpu',
+        run: 'gpufleet-run',
+        health: 'gpufleet-health',
+        cost: 'gpufleet-cost',
+        inference: 'gpufleet-inference',
+        interconnect: 'gpufleet-interconnect',
+        capacity: 'gpufleet-capacity',
+        exporter: 'gpufleet-exporter',
+      },
+    },
+  },
+}

@@ -1,0 +1,8 @@
+// Every dashboard. A file is a function of the library and returns {'NAME.json': dashboard}.
+function(lib) std.foldl(
+  function(all, file) all + file(lib),
+  [
+    import 'gpufleet.libsonnet',
+  ],
+  {},
+)

@@ -1,0 +1,110 @@
+// PromQL, built so that what must be the same everywhere is written once: selectors with the configured ones, levels
+// with the cluster, the one join and the one increment. An expression is a string; one of several lines has no line
+// break at its end.
+function(config) {
+  local promql = self,
+
+  // What tells owners of a GPU apart, beside the cluster. Two exporters on a GPU, or one that has moved to another
+  // address, say the same of it.
+  ownerLabels:: ['node', 'gpu', 'uuid', 'mig_uuid'] + config.runLabels + ['workload_namespace', 'workload_pod'],
+
+  // 'a="b"' of ['a', '=', 'b'], or what is written so already.
+  local matcher(m) = if std.isString(m) then m else m[0] + m[1] + '"' + m[2] + '"',
+
+  // A selector: the configured part first. It has no braces when there is nothing to put between them.
+  metric(name, matchers=[], selector=config.gpufleetSelector)::
+    local inside = std.join(',', (if selector == '' then [] else [selector]) + std.map(matcher, matchers));
+    if inside == '' then name else name + '{' + inside + '}',
+
+  // The labels of a level as they stand in by (…) and on (…): the cluster first, in any case.
+  level(labels):: std.join(', ', [config.clusterLabel] + std.filter(function(l) l != config.clusterLabel, labels)),
+
+  // Put together with +: formatting with % is jsonnet's slowest way, and this is what rendering spends its time on.
+  aggregate(op, labels, expr, parameter=null)::
+    op + ' by (' + promql.level(labels) + ') (' + (if parameter == null then '' else parameter + ', ') + expr + ')',
+  max(labels, expr):: promql.aggregate('max', labels, expr),
+  min(labels, expr):: promql.aggregate('min', labels, expr),
+  sum(labels, expr):: promql.aggregate('sum', labels, expr),
+  avg(labels, expr):: promql.aggregate('avg', labels, expr),
+  count(labels, expr):: promql.aggregate('count', labels, expr),
+  quantile(q, labels, expr):: promql.aggregate('quantile', labels, expr, q),
+
+  // THE join: the series of `many`, each with the value of `one` that is equal on `labels` (and the cluster). The side
+  // that is looked up is reduced to one series for each value of the labels, whatever it comes with: so no rule can
+  // fail with "many-to-many", not with two owners of a GPU, not with two exporters.
+  join(many, one, labels=['uuid'], op='*')::
+    local level = promql.level(labels);
+    local reduce = 'max by (' + level + ') (';
+    local reduced = std.startsWith(one, reduce) && std.strReplace(one, '\n', '') == one;
+    many + '\n' + op + ' on (' + level + ') group_left ()\n' + (if reduced then one else reduce + one + ')'),
+
+  // Owners of GPUs and of slices as the rules have recorded them (rules/owners.libsonnet): value is the share.
+  owners(matchers=[]):: promql.metric('run_gpu:gpu_share:max', matchers, ''),
+  // The same, each with value 1.
+  holders(matchers=[]):: promql.owners(matchers) + ' > bool 0',
+
+  // Each holder of a GPU with the value of its GPU, not weighted.
+  attributed(expr, matchers=[]):: if expr == null then null else promql.join('(' + promql.holders(matchers) + ')', expr),
+  // Each holder of a GPU with its share of the value: these add up to the value of the GPU.
+  shared(expr, matchers=[]):: if expr == null then null else promql.join(promql.owners(matchers), expr),
+  // Each holder of a MIG slice with the value of its slice.
+  attributedSlices(expr, matchers=[]):: if expr == null
+  then null else
+    promql.join('(' + promql.holders(matchers + ['mig_uuid!=""']) + ')', expr, ['uuid', 'mig_uuid']),
+
+  // Series of a node's exporter that carry no node: with the node that the exporter says it is on.
+  onNode(expr):: promql.join(
+    promql.max(['instance', 'node'], promql.metric('gpufleet_node_info')), expr, ['instance']
+  ),
+
+  // THE increment of time and of money: what was counted in the five minutes that ended a minute ago, as a difference
+  // of what each account held at the end of this window and of the one before. increase() would leave out what an
+  // account held when it was first seen and guess at both ends: with runs of minutes it loses up to half.
+  // An account is what the exporter counts apart. One that was not there in the window before: it was then seen for
+  // the last time within the hour before that; else it has begun (it counts from zero), unless it holds more than an
+  // hour and a bit: then it is older than we know it, and what it held is not of this window. A value below half of
+  // the one before is a counter that has begun anew.
+  // `keep` are the labels of the result, `extra` those that only this counter has.
+  increment(metric, keep=config.runLabels, extra=[], age=null)::
+    local account = promql.level(['node', 'uuid'] + config.runLabels + extra);
+    local clock = promql.level(['node', 'uuid'] + config.runLabels);
+    local of(window, offset, name=metric, over='last_over_time', by=account) =
+      'max by (' + by + ') (' + over + '(' + promql.metric(name) + '[' + window + '] offset ' + offset + '))';
+    local now = of('5m', '1m');
+    local least = of('5m', '1m', over='min_over_time');
+    |||
+      sum by (%(level)s) (
+        clamp_min(
+          %(now)s
+          -
+          (
+            (
+              %(before)s
+              or
+              %(earlier)s
+            )
+            <=
+            2 * %(least)s
+            or
+            %(least)s%(old)s
+          ),
+          0
+        )
+        or
+        %(now)s
+      )
+    ||| % {
+      level: promql.level(keep + extra),
+      now: now,
+      before: of('5m', '6m'),
+      earlier: of('55m', '11m'),
+      least: least,
+      // An account of time is old by its own value; one of money, or of useful time, by that of its time.
+      old:
+        if age == null then ' > 3900'
+        else '\n      unless on (%s)\n      %s <= 3900' % [clock, of('5m', '1m', age, 'min_over_time', clock)],
+    },
+
+  // The larger of two vectors with equal labels.
+  larger(a, b):: '(' + a + ') > (' + b + ') or (' + b + ')',
+}

@@ -1,0 +1,84 @@
+// One word for each reading of a GPU, whatever source it comes from. Every expression has one series a GPU and only
+// the labels cluster and uuid (a slice's mig_uuid, too), and those that the word itself has. What no configured source
+// reports is null: rules, panels and alerts leave out what is null.
+local promqlOf = import 'promql.libsonnet';
+
+local files = {
+  gpufleet: import '../sources/gpufleet.libsonnet',
+  dcgm: import '../sources/dcgm.libsonnet',
+  dcgm49: import '../sources/dcgm49.libsonnet',
+};
+
+function(config)
+  local promql = promqlOf(config);
+  local sources = [files[name](config) for name in config.sources];
+  local words = import 'words.libsonnet';
+
+  // Every source's expression, the first one in front: it counts on a GPU that several have.
+  local preferred(exprs, extra, key) =
+    if std.length(exprs) == 0 then null
+    else if std.length(extra) == 0 then std.join('\nor\n', exprs)
+    else std.join('\nor on (%s)\n' % promql.level(key), exprs);
+
+  local read(kind, word, matchers, form) =
+    local known = words[kind];
+    assert std.objectHas(known, word) : 'mixin/lib/words.libsonnet has no word %s for a %s' % [word, kind];
+    local extra = std.get(known[word], 'labels', []);
+    local key = if kind == 'slice' then ['uuid', 'mig_uuid'] else ['uuid'];
+    local exprs = [
+      promql.max(key + extra, source.rename(expr, kind == 'slice'))
+      for source in sources
+      if std.objectHas(source[kind], word)
+      for entry in (if std.isArray(source[kind][word]) then source[kind][word] else [source[kind][word]])
+      for expr in [
+        local select(name) = source.select(name, entry.fixed + matchers, kind == 'slice');
+        local expr = form(entry, select);
+        if expr == null || !std.objectHas(entry, 'plus') then expr else expr + ' + ' + form(entry.plus, select),
+      ]
+      if expr != null
+    ];
+    preferred(exprs, extra, key);
+
+  local forms = {
+    now(entry, select):
+      (if entry.gauge != null then select(entry.gauge)
+       else 'rate(' + select(entry.counter) + '[' + config.rateInterval + '])') + entry.scale,
+    panel(entry, select):
+      (if entry.gauge != null then select(entry.gauge)
+       else 'rate(' + select(entry.counter) + '[$__rate_interval])') + entry.scale,
+    mean(window):: function(entry, select)
+      (if entry.counter != null then 'rate(' + select(entry.counter) + '[' + window + '])'
+       else 'avg_over_time(' + select(entry.gauge) + '[' + window + '])') + entry.scale,
+    high(window):: function(entry, select)
+      if entry.gauge == null then null else 'max_over_time(' + select(entry.gauge) + '[' + window + '])' + entry.scale,
+    events(window):: function(entry, select)
+      if entry.counter == null then null else 'increase(' + select(entry.counter) + '[' + window + '])' + entry.scale,
+    total(entry, select): if entry.counter == null then null else select(entry.counter) + entry.scale,
+  };
+
+  local reader(kind) = {
+    // Whether a configured source has it.
+    has(word):: std.length([s for s in sources if std.objectHas(s[kind], word)]) > 0,
+    // The present value; of what is only counted, the rate over the configured window.
+    now(word, matchers=[]):: read(kind, word, matchers, forms.now),
+    // The same for a panel, whose windows follow its step.
+    panel(word, matchers=[]):: read(kind, word, matchers, forms.panel),
+    // The mean over a window: exact where the source integrates, the mean of samples where it does not.
+    mean(word, window=config.rateInterval, matchers=[]):: read(kind, word, matchers, forms.mean(window)),
+    // The highest sample in a window.
+    high(word, window, matchers=[]):: read(kind, word, matchers, forms.high(window)),
+    // How much a counter of errors has risen in a window. Not for time or money: promql.increment is.
+    events(word, window, matchers=[]):: read(kind, word, matchers, forms.events(window)),
+    // A counter as it stands.
+    total(word, matchers=[]):: read(kind, word, matchers, forms.total),
+  };
+
+  {
+    gpu: reader('gpu'),
+    slice: reader('slice'),
+    // Each holder of each GPU and slice; the value is its share of the GPU. For rules/owners.libsonnet alone: all
+    // others read what that records (promql.owners).
+    owners: std.join('\nor on (%s)\n' % promql.level(['uuid']), [source.owners for source in sources]),
+    // Each GPU with its model (label `model`).
+    models: std.join('\nor on (%s)\n' % promql.level(['uuid']), [source.models for source in sources]),
+  }
