@@ -146,13 +146,14 @@ class ScriptedApi:
     def _watch(self, handler: BaseHTTPRequestHandler, version: int, seconds: float) -> None:
         handler.send_response(200)
         handler.send_header("Content-Type", "application/json")
+        handler.send_header("Transfer-Encoding", "chunked")
         handler.send_header("Connection", "close")
         handler.end_headers()
         drops = self._drops
         end = time.monotonic() + seconds
         if version < self._oldest:
             gone = {"kind": "Status", "code": 410, "reason": "Expired", "message": "too old resource version"}
-            handler.wfile.write(json.dumps({"type": "ERROR", "object": gone}).encode() + b"\n")
+            _chunk(handler, {"type": "ERROR", "object": gone})
             handler.close_connection = True
             return
         while True:
@@ -160,17 +161,28 @@ class ScriptedApi:
                 pending = [(number, event) for number, event in self._events if number > version]
                 if not pending:
                     left = end - time.monotonic()
-                    if left <= 0 or self._closing or drops != self._drops:
+                    if self._closing or drops != self._drops:
+                        # In the middle of the body: without its last chunk.
+                        handler.close_connection = True
+                        return
+                    if left <= 0:
                         break
                     self._changed.wait(min(left, 0.2))
                     continue
             for number, event in pending:
-                handler.wfile.write(json.dumps(event).encode() + b"\n")
+                _chunk(handler, event)
                 version = number
             handler.wfile.flush()
         bookmark = {"type": "BOOKMARK", "object": {"metadata": {"resourceVersion": str(version)}}}
-        handler.wfile.write(json.dumps(bookmark).encode() + b"\n")
+        _chunk(handler, bookmark)
+        handler.wfile.write(b"0\r\n\r\n")
         handler.close_connection = True
+
+
+def _chunk(handler: BaseHTTPRequestHandler, event: Json) -> None:
+    line = json.dumps(event).encode() + b"\n"
+    handler.wfile.write(f"{len(line):x}\r\n".encode() + line + b"\r\n")
+    handler.wfile.flush()
 
 
 def send(handler: BaseHTTPRequestHandler, status: int, body: Json | bytes) -> None:

@@ -6,6 +6,7 @@ environment are not used: the server is a neighbour.
 
 from __future__ import annotations
 
+import socket
 import ssl
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -47,12 +48,7 @@ class ApiServer:
         secure = url.scheme == "https"
         host = url.hostname or ""
         try:
-            with connect(
-                host,
-                url.port or (443 if secure else 80),
-                self._context() if secure else None,
-                seconds=_CONNECT_SECONDS,
-            ) as peer:
+            with self._connected(host, url.port or (443 if secure else 80), secure=secure) as peer:
                 # A peer that accepts and is silent is given up after the time of one read.
                 peer.settimeout(seconds)
                 response = get(peer, url.netloc, f"{url.path}{path}", self._headers(accept))
@@ -76,6 +72,12 @@ class ApiServer:
         if len(body) > _MOST_BYTES:
             raise ApiError(f"{self.url}: its answer is larger than {_MOST_BYTES >> 20} MiB")
         return body
+
+    def _connected(self, host: str, port: int, *, secure: bool) -> socket.socket:
+        try:
+            return connect(host, port, self._context() if secure else None, seconds=_CONNECT_SECONDS)
+        except TimeoutError as error:
+            raise ApiError(f"{self.url}: can't be reached within {_CONNECT_SECONDS:g} s") from error
 
     def _context(self) -> ssl.SSLContext:
         try:

@@ -59,7 +59,7 @@ class _ListMeta(msgspec.Struct, frozen=True, rename="camel"):
 
 class _List(msgspec.Struct, frozen=True):
     metadata: _ListMeta = _ListMeta()
-    items: list[_Object] | None = None
+    items: list[msgspec.Raw] | None = None
 
 
 class _Event(msgspec.Struct, frozen=True):
@@ -106,8 +106,8 @@ _FAILURE = msgspec.json.Decoder(_Failure)
 def decode_list(body: bytes, annotations: Container[str] | None = None) -> tuple[tuple[Pod, ...], str]:
     """Pods of a list and its resourceVersion; of annotations those that are named, or all. Raises DecodingError."""
     listed = _decode(_LIST, body)
-    pods = [_pod(each, annotations) for each in (listed.items or [])[:MOST_PODS]]
-    return tuple(pod for pod in pods if pod is not None), listed.metadata.resource_version[:_LONGEST_NAME]
+    pods = [_pod(_object(each), annotations) for each in (listed.items or [])[:MOST_PODS]]
+    return tuple([pod for pod in pods if pod is not None]), listed.metadata.resource_version[:_LONGEST_NAME]
 
 
 def decode_event(line: bytes, annotations: Container[str] | None = None) -> PodEvent:
@@ -116,7 +116,7 @@ def decode_event(line: bytes, annotations: Container[str] | None = None) -> PodE
     if event.type == "ERROR":
         failure = _decode(_FAILURE, bytes(event.object))
         return PodEvent(Change.FAILED, code=failure.code, reason=(failure.message or failure.reason)[:_LONGEST_VALUE])
-    found = _decode(_OBJECT, bytes(event.object))
+    found = _object(event.object)
     version = found.metadata.resource_version[:_LONGEST_NAME]
     if event.type == "BOOKMARK":
         return PodEvent(Change.NONE, version=version)
@@ -145,6 +145,15 @@ def _decode(decoder: msgspec.json.Decoder[Any], text: bytes) -> Any:  # noqa: AN
         return decoder.decode(text)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise DecodingError(str(error)[:200]) from error
+
+
+def _object(raw: msgspec.Raw) -> _Object:
+    """One object; one that is none (a name that is no text, say) is as if it said nothing, and costs no other."""
+    try:
+        found: _Object = _OBJECT.decode(raw)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return _Object()
+    return found
 
 
 def _pod(found: _Object, annotations: Container[str] | None) -> Pod | None:

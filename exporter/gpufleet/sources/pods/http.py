@@ -24,6 +24,10 @@ class HttpError(Exception):
     """This is not how a web server answers; says what was wrong."""
 
 
+class HttpEnd(HttpError):
+    """The peer closed in the middle of a body."""
+
+
 @dataclass(frozen=True, slots=True)
 class Response:
     """The head of an answer, and its body still to be read."""
@@ -58,24 +62,31 @@ class Response:
         return bytes(body)
 
     def lines(self, longest: int) -> Iterator[bytes]:
-        """The body line by line, as they come. Raises HttpError for one that is longer."""
+        """The body line by line, as they come, until it or the connection ends; what has no end of line is dropped.
+
+        Raises HttpError for a line of more than ``longest`` bytes.
+        """
         rest = bytearray()
-        for piece in self.pieces():
-            rest += piece
-            if b"\n" in piece:
-                *whole, last = bytes(rest).split(b"\n")
-                rest = bytearray(last)
-                yield from whole
-            if len(rest) > longest:
-                raise HttpError(f"a line of more than {longest} bytes")
-        if rest:
-            yield bytes(rest)
+        try:
+            for piece in self.pieces():
+                rest += piece
+                if b"\n" in piece:
+                    *whole, last = bytes(rest).split(b"\n")
+                    rest = bytearray(last)
+                    yield from whole
+                if len(rest) > longest:
+                    raise HttpError(f"a line of more than {longest} bytes")
+        except HttpEnd:
+            return
 
     def _chunks(self) -> Iterator[bytes]:
         while True:
-            size = _HEX.fullmatch(self.stream.readline(_LONGEST_LINE))
+            line = self.stream.readline(_LONGEST_LINE)
+            if not line:
+                raise HttpEnd("an end in the middle of the body")
+            size = _HEX.fullmatch(line)
             if size is None:
-                raise HttpError("a chunk without its size, or an end in the middle of the body")
+                raise HttpError("a chunk without its size")
             length = int(size[1], 16)
             if length == 0:
                 return
@@ -87,7 +98,7 @@ class Response:
         while length:
             piece = _some(self.stream, min(length, _PIECE))
             if not piece:
-                raise HttpError("an end in the middle of the body")
+                raise HttpEnd("an end in the middle of the body")
             length -= len(piece)
             yield piece
 
@@ -101,6 +112,10 @@ def _some(stream: IO[bytes], most: int) -> bytes:
 def connect(host: str, port: int, context: ssl.SSLContext | None, *, seconds: float) -> socket.socket:
     """A connection, encrypted with ``context``; ``seconds`` are for each step of it. Raises OSError."""
     plain = socket.create_connection((host, port), timeout=seconds)
+    # A peer whose machine is gone is noticed after a minute, though nothing is sent to it.
+    plain.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for option, value in ((socket.TCP_KEEPIDLE, 30), (socket.TCP_KEEPINTVL, 10), (socket.TCP_KEEPCNT, 3)):
+        plain.setsockopt(socket.IPPROTO_TCP, option, value)
     if context is None:
         return plain
     try:

@@ -77,7 +77,10 @@ class PodWatch:
         self._chance = chance
         self._watch_seconds = watch_seconds
         self._synced_at: float | None = None
-        self._is_watching = False
+        self._was_open = False
+        self._version = ""
+        self._gone = 0
+        """Versions in a row that the server had forgotten."""
         self._said = OnChange(log)
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name=SOURCE, daemon=True)
@@ -85,13 +88,8 @@ class PodWatch:
     # --- for other threads --------------------------------------------------------------------------------------------
     @property
     def synced_at(self) -> float | None:
-        """Monotonic time until which ``pods`` is known to be true; now, while a watch is open."""
-        return self._monotonic() if self._is_watching else self._synced_at
-
-    @property
-    def by_uid(self) -> Mapping[str, Pod]:
-        """The same pods by UID."""
-        return {pod.uid: pod for pod in self.pods.values()}
+        """Monotonic time of the server's last word: a list, an event, a bookmark, the end of a watch."""
+        return self._synced_at
 
     def start(self) -> None:
         """Begin."""
@@ -107,35 +105,44 @@ class PodWatch:
         while not self._ended.is_set():
             began = self._monotonic()
             try:
-                version = self._list()
+                self._list()
                 self._listed()
                 while not self._ended.is_set():
-                    opened = self._monotonic()
-                    version = self._follow(version)
-                    if self._monotonic() - opened < _FIRST_PAUSE:
-                        # A server or proxy that ends every watch at once is not asked a thousand times a second.
-                        self._ended.wait(_FIRST_PAUSE)
+                    self._follow_on()
             except (ApiError, DecodingError) as error:
-                if not (isinstance(error, ApiError) and error.status == GONE):
-                    self._failed(str(error))
+                self._failed(error)
             except Exception as error:
                 log.exception("the watch of pods failed in a way that it should not")
-                self._failed(f"{type(error).__name__}: {error}")
-            finally:
-                self._is_watching = False
+                self._failed(error)
             # Whoever worked for a while begins with a short pause again.
             pause = _FIRST_PAUSE if self._monotonic() - began > _LONGEST_PAUSE else min(2 * pause, _LONGEST_PAUSE)
             self._ended.wait(pause * (0.5 + self._chance() / 2))
 
-    def _list(self) -> str:
+    def _follow_on(self) -> None:
+        """One watch; a connection that is lost in its course is no reason to list again. Raises as ``_follow``."""
+        opened = self._monotonic()
+        self._was_open = False
+        try:
+            self._follow()
+        except ApiError as error:
+            if error.status or not self._was_open:
+                raise
+        if self._monotonic() - opened < _FIRST_PAUSE:
+            # A server or proxy that ends every watch at once is not asked a thousand times a second.
+            self._ended.wait(_FIRST_PAUSE)
+
+    def _list(self) -> None:
         self._read_node()
         # Version 0: what the server has in its memory will do. Without it each start of a fleet's exporters reads etcd.
-        body = self._api.get(self._path(resourceVersion="0"), _ACCEPT, seconds=_LIST_SECONDS)
-        pods, version = decode_list(body, self._annotations)
+        # After a version that was gone it will not: its memory may be older than what we know.
+        query = {} if self._gone else {"resourceVersion": "0"}
+        pods, version = decode_list(
+            self._api.get(self._path(**query), _ACCEPT, seconds=_LIST_SECONDS), self._annotations
+        )
         if not version:
             raise DecodingError(f"{self._api.url}: a list without a resourceVersion: this is no API server")
+        self._version = version
         self._publish({(pod.namespace, pod.name): pod for pod in pods})
-        return version
 
     def _read_node(self) -> None:
         try:
@@ -146,30 +153,31 @@ class PodWatch:
             return
         self._node_labels(labels)
 
-    def _follow(self, version: str) -> str:
-        """Watch until the server ends it; returns the version to go on from. Raises ApiError, DecodingError."""
+    def _follow(self) -> None:
+        """Watch until the server ends it, or should have. Raises ApiError, DecodingError."""
         path = self._path(
             watch="1",
             allowWatchBookmarks="true",
-            resourceVersion=version,
+            resourceVersion=self._version,
             timeoutSeconds=str(self._watch_seconds),
         )
+        end = self._monotonic() + self._watch_seconds + _LATE_SECONDS
         with self._api.open(path, _ACCEPT, seconds=self._watch_seconds + _LATE_SECONDS) as response:
-            self._is_watching = True
-            self._well()
+            self._was_open = True
             for line in response.lines(_LONGEST_LINE):
+                if self._ended.is_set() or self._monotonic() > end:
+                    return
                 if not line.strip():
                     continue
                 event = decode_event(line, self._annotations)
                 if event.change is Change.FAILED:
                     raise ApiError(f"{self._api.url}: {event.code} {event.reason}", event.code)
+                self._synced_at = self._monotonic()
                 self._take(event)
-                version = event.version or version
-                if self._ended.is_set():
-                    break
+                self._version = event.version or self._version
+                self._well()
         self._synced_at = self._monotonic()
-        self._is_watching = False
-        return version
+        self._well()
 
     def _take(self, event: PodEvent) -> None:
         pod = event.pod
@@ -191,16 +199,29 @@ class PodWatch:
     def _publish(self, pods: Mapping[Key, Pod]) -> None:
         self._synced_at = self._monotonic()
         before, self.pods = self.pods, pods
-        self._well()
+        if self._gone <= 1:
+            self._is_up()
         if before != pods:
             self._changed()
 
     def _well(self) -> None:
+        """A watch says something: its version is good."""
+        self._gone = 0
+        self._is_up()
+
+    def _is_up(self) -> None:
         if not self.health.up:
             self.health = SourceHealth(SOURCE, up=True)
         self._said.over("watch", "the API server tells of pods again")
 
-    def _failed(self, reason: str) -> None:
+    def _failed(self, error: Exception) -> None:
+        if isinstance(error, ApiError) and error.status == GONE:
+            # Once in a while that is how things are: our version was forgotten. Again and again it is a failure.
+            self._gone += 1
+            if self._gone == 1:
+                return
+        is_ours = isinstance(error, (ApiError, DecodingError))
+        reason = str(error) if is_ours else f"{type(error).__name__}: {error}"
         self.health = SourceHealth(SOURCE, up=False, reason=reason)
         self._said.failed("watch", "the API server does not tell of this node's pods", reason)
 

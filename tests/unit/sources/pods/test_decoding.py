@@ -104,13 +104,23 @@ def test_labels_of_a_node() -> None:
         b'{"type":7,"object":{}}',
         b'{"object":{}}',
         b"\xff\xfe",
-        b'{"type":"ADDED","object":[]}',
+        b'{"type":"ADDED","object":{]}',
     ],
 )
 def test_what_is_no_event_is_refused(text: bytes) -> None:
     """With one kind of error, whatever it is."""
     with pytest.raises(DecodingError):
         decode_event(text)
+
+
+@pytest.mark.parametrize(
+    "bad", ['{"metadata":null}', '{"metadata":{"name":null}}', '{"metadata":{"labels":{"a":1}}}', "[]", "7"]
+)
+def test_one_object_that_is_none_costs_no_other(bad: str) -> None:
+    """In a list and in a watch."""
+    good = json.dumps(FULL)
+    assert decode_list(f'{{"metadata":{{"resourceVersion":"1"}},"items":[{bad},{good}]}}'.encode()) == ((POD,), "1")
+    assert decode_event(f'{{"type":"ADDED","object":{bad}}}'.encode()).change is Change.NONE
 
 
 def test_everything_is_bounded() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import socket
 import ssl
@@ -57,7 +58,7 @@ def test_it_lists_once_and_follows_what_changes(api: ScriptedApi) -> None:
     with watching(api.url) as (watch, changes):
         assert changes.acquire(timeout=20)
         assert names(watch) == {"a"}
-        assert watch.by_uid["uid-a"].labels == (("x", "1"),)
+        assert watch.pods["ml", "a"].labels == (("x", "1"),)
         until(api.watches, "it watches")
         api.put(pod_object("ml", "b"))
         until(lambda: names(watch) == {"a", "b"}, "the new pod is known")
@@ -100,6 +101,60 @@ def test_a_version_that_is_gone_makes_it_list_anew(api: ScriptedApi) -> None:
         api.drop_watches()
         until(lambda: names(watch) == {"b"}, "it has listed anew", seconds=60)
         assert watch.health.up
+
+
+def test_a_server_that_forgets_every_version_is_not_well(api: ScriptedApi) -> None:
+    """Once is nothing; again and again it is told. The list after it is not from a memory that may be older."""
+    lists: list[str] = []
+
+    def forgetful(handler: BaseHTTPRequestHandler) -> bool:
+        if "watch" not in handler.path:
+            lists.append(handler.path)
+            return False
+        send(handler, 200, b'{"type":"ERROR","object":{"code":410,"message":"too old"}}\n')
+        return True
+
+    api.misbehave = forgetful
+    with watching(api.url) as (watch, _):
+        until(lambda: "410" in (watch.health.reason or ""), "it is told", seconds=60)
+        assert not watch.health.up
+        before = len(api.watches())
+        api.misbehave = None
+        until(lambda: len(api.watches()) > before, "it watches again", seconds=60)
+        api.put(pod_object("ml", "a"))
+        until(lambda: watch.health.up and names(watch) == {"a"}, "it is well again", seconds=60)
+    asked = [parse_qs(urlsplit(path).query) for path in lists if "/pods?" in path]
+    assert [query.get("resourceVersion") for query in asked[:2]] == [["0"], None]
+
+
+def test_a_peer_that_drips_blank_lines_is_not_believed_for_ever(api: ScriptedApi) -> None:
+    """It says nothing: its last word gets older, and the watch is given up when it should have ended."""
+    asked = threading.Semaphore(0)
+
+    def drips(handler: BaseHTTPRequestHandler) -> bool:
+        if "watch" not in handler.path:
+            return False
+        asked.release()
+        handler.send_response(200)
+        handler.end_headers()
+        with contextlib.suppress(OSError):
+            while True:
+                handler.wfile.write(b"\n")
+                handler.wfile.flush()
+        return True
+
+    api.misbehave = drips
+    clock = [1000.0]
+    watch = PodWatch(ApiServer(api.url), "node-1", chance=lambda: 0.0, monotonic=lambda: clock[0])
+    watch.start()
+    try:
+        assert asked.acquire(timeout=20)
+        clock[0] = 1200.0
+        assert watch.synced_at == 1000.0
+        clock[0] = 1300.0
+        assert asked.acquire(timeout=60)
+    finally:
+        watch.stop()
 
 
 def test_an_ended_pod_is_known_to_have_ended(api: ScriptedApi) -> None:
@@ -171,7 +226,7 @@ def test_labels_of_the_node_are_told_where_they_may_be_read(api: ScriptedApi) ->
         b"",
         b"<html>proxy</html>",
         b'{"metadata":{}}',
-        b'{"metadata":{"resourceVersion":"1"},"items":[[]]}',
+        b'{"metadata":{"resourceVersion":"1"},"items":7}',
         b"\x00" * 1000,
     ],
 )
