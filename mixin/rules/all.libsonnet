@@ -2,7 +2,13 @@
 function(lib) std.flattenArrays([
   file(lib)
   for file in [
+    import 'capacity.libsonnet',
     import 'cost.libsonnet',
+    import 'inference.libsonnet',
+    import 'network.libsonnet',
     import 'owners.libsonnet',
+    import 'slices.libsonnet',
+    import 'stragglers.libsonnet',
+    import 'training.libsonnet',
   ]
 ])
