@@ -35,10 +35,10 @@
     showMultiCluster: false,
 
     // dcgm-exporter's labels of the workload: Prometheus renames them to exported_pod and so on where its scrape
-    // config has honor_labels: false. Then set these three to the exported_ ones.
+    // config has honor_labels: false. Then set this one and the next to the exported_ ones.
     dcgmPodLabel: 'pod',
+    // The same for its namespace, which stands for the project.
     dcgmNamespaceLabel: 'namespace',
-    dcgmContainerLabel: 'container',
     // The label with the batch job, from dcgm-exporter's files of the Slurm prolog; '' if there is none.
     dcgmJobLabel: 'hpc_job',
     // The label with the node's name: 'hostname' since 4.8.3, 'Hostname' before. Both are read; change it if your
@@ -75,6 +75,7 @@
     // Where each alert's page is; %s is its name. Change it if you keep your own runbooks.
     runbookURLPattern: 'https://github.com/gpufleet/gpufleet/blob/main/docs/runbooks/%s.md',
 
+    // Limits of rules and alerts. Change one when its alert is too early, or too late, for your fleet.
     thresholds: {
       // Part of the median clock by which a node of a run must be slower to be called a straggler: lower it if your
       // GPUs are well matched, raise it if you see nodes named that are not slow.
@@ -85,13 +86,16 @@
       stragglerThrottled: 0.2,
       // Peers that a run needs so that its median means something.
       stragglerNodes: 3,
-      // A GPU runs kernels but computes next to nothing: so it waits in a collective. What it takes for each is a
-      // hypothesis that no run of ours on real GPUs has tested; adjust it to what you see.
+      // A GPU runs kernels but computes next to nothing: so it waits in a collective. The three limits are a
+      // hypothesis that no run of ours on real GPUs has tested. At least so busy; lower it if your kernels have gaps.
       waitingBusy: 0.9,
+      // At most so active; raise it if waiting GPUs of yours are more active.
       waitingSmActive: 0.3,
+      // At most so much use of tensor cores; raise it if they are never quite idle.
       waitingTensorActive: 0.02,
     },
 
+    // Names, places and defaults of dashboards. Change them to fit in among your own.
     dashboards: {
       // In front of each title. Change it to sort among your own.
       titlePrefix: 'GPU fleet / ',
@@ -99,7 +103,9 @@
       tags: ['gpufleet'],
       // In front of links between dashboards, where Grafana is served under a path.
       linkPrefix: '',
+      // How often a dashboard asks again. Raise it if many people keep one open.
       refresh: '1m',
+      // Times are shown in this zone. Set 'utc' where people of several zones talk about one picture.
       timezone: 'browser',
       // The data source that is chosen at first: 'default' is Grafana's own.
       datasource: 'default',
