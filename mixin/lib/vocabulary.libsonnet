@@ -15,10 +15,12 @@ function(config)
   local words = import 'words.libsonnet';
 
   // Every source's expression, the first one in front: it counts on a GPU that several have.
+  // In brackets where there are several: it goes into other expressions, in which `or` would bind last.
   local preferred(exprs, extra, key) =
     if std.length(exprs) == 0 then null
-    else if std.length(extra) == 0 then std.join('\nor\n', exprs)
-    else std.join('\nor on (%s)\n' % promql.level(key), exprs);
+    else if std.length(exprs) == 1 then exprs[0]
+    else if std.length(extra) == 0 then '(' + std.join('\nor\n', exprs) + ')'
+    else '(' + std.join('\nor on (' + promql.level(key) + ')\n', exprs) + ')';
 
   local read(kind, word, matchers, form) =
     local known = words[kind];
