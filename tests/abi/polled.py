@@ -16,9 +16,9 @@ from gpufleet.sources.nvml.session import open_library
 from tests.abi.opened import Values, values
 from tests.support.fake_nvml import FakeNvml
 
-INTERVAL = 0.2
+INTERVAL = 0.3
 # A deadline that a loaded test machine does not miss by itself.
-DEADLINE = 0.2
+DEADLINE = 0.3
 
 
 class Polled:

