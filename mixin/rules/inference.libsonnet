@@ -9,18 +9,18 @@ function(lib)
   local window = config.rateInterval;
 
   local select(system, name, suffix='') =
-    local plain = std.split(name, '{');
+    local plain = if std.isString(name) then { name: name, matchers: [] } else name;
     promql.metric(
-      system.prefix + plain[0] + suffix,
-      if std.length(plain) == 1 then [] else [std.rstripChars(plain[1], '}')],
+      system.prefix + plain.name + suffix,
+      plain.matchers,
       if std.objectHas(system, 'selector') then config[system.selector] else config.inferenceSelector,
     );
   // By model and system, whatever the system's labels are.
   local tidy(system, expr, op, more=[]) =
     local named = if system.model == '' || system.model == 'model' then expr
-    else 'label_replace(%s, "model", "$1", "%s", "(.+)")' % [expr, system.model];
+    else 'label_replace(' + expr + ', "model", "$1", "' + system.model + '", "(.+)")';
     promql.aggregate(
-      op, ['system', 'model'] + more, 'label_replace(%s, "system", "%s", "", "")' % [named, system.system]
+      op, ['system', 'model'] + more, 'label_replace(' + named + ', "system", "' + system.system + '", "", "")'
     );
   local over(word, form, op='sum', more=[]) =
     local exprs = [
@@ -37,22 +37,22 @@ function(lib)
     if std.objectHas(system, 'ranks')
     then promql.aggregate('max', ['job', 'instance', 'dp_rank', system.model], select(system, name))
     else select(system, name);
-  local rate(system, name) = 'rate(%s[%s])' % [select(system, name), window];
-  local buckets(system, name) = 'rate(%s[%s])' % [select(system, name, '_bucket'), window];
+  local rate(system, name) = 'rate(' + select(system, name) + '[' + window + '])';
+  local buckets(system, name) = 'rate(' + select(system, name, '_bucket') + '[' + window + '])';
   local mean(word, total) =
     local exprs = [
       '%s\n/\n(%s > 0)' % [
-        tidy(system, 'rate(%s[%s])' % [select(system, name, '_sum'), window], 'sum'),
-        tidy(system, 'rate(%s[%s])' % [select(system, name, '_count'), window], 'sum'),
+        tidy(system, 'rate(' + select(system, name, '_sum') + '[' + window + '])', 'sum'),
+        tidy(system, 'rate(' + select(system, name, '_count') + '[' + window + '])', 'sum'),
       ]
       for system in systems
       if std.objectHas(system, word)
       for name in system[word]
     ] + [
       '%s%s\n/\n(%s > 0)' % [
-        tidy(system, 'rate(%s[%s])' % [select(system, system[total].sum), window], 'sum'),
+        tidy(system, 'rate(' + select(system, system[total].sum) + '[' + window + '])', 'sum'),
         system[total].scale,
-        tidy(system, 'rate(%s[%s])' % [select(system, system[total].count), window], 'sum'),
+        tidy(system, 'rate(' + select(system, system[total].count) + '[' + window + '])', 'sum'),
       ]
       for system in systems
       if std.objectHas(system, total)

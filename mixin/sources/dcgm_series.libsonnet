@@ -7,7 +7,7 @@ function(config)
   local labels = { uuid: 'UUID' };
   local renamed(m) = if std.isArray(m) && std.objectHas(labels, m[0]) then [labels[m[0]]] + m[1:] else m;
   local replaced(expr, label, from, pattern='(.+)') =
-    'label_replace(%s, "%s", "$1", "%s", "%s")' % [expr, label, from, pattern];
+    'label_replace(' + expr + ', "' + label + '", "$1", "' + from + '", "' + pattern + '")';
   {
     // A GPU with MIG is there twice: once itself, and once for each slice, with GPU_I_ID. One is never taken for the
     // other.

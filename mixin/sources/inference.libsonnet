@@ -1,6 +1,6 @@
 // What systems that run models call the same thing. `model` is their label with the model's name ('' if they have
-// none). A word is a name, or a list of names of which a version has one; `_bucket`, `_sum`, `_count` follow from a
-// histogram's.
+// none). A word is a list of names of which a version has one, with matchers where a name counts several things;
+// `_bucket`, `_sum`, `_count` follow from a histogram's.
 local openAI = {
   model: 'model_name',
   running: ['num_requests_running'],
@@ -19,8 +19,8 @@ local openAI = {
     queue_time: ['request_queue_time_seconds'],
     finished: ['request_success_total'],
     // There is no count of failures: a request ends for a reason.
-    failed: ['request_success_total{finished_reason="error"}'],
-    aborted: ['request_success_total{finished_reason="abort"}'],
+    failed: [{ name: 'request_success_total', matchers: ['finished_reason="error"'] }],
+    aborted: [{ name: 'request_success_total', matchers: ['finished_reason="abort"'] }],
     preemptions: ['num_preemptions_total'],
     prefix_hits: ['prefix_cache_hits_total', 'gpu_prefix_cache_hits_total'],
     prefix_queries: ['prefix_cache_queries_total', 'gpu_prefix_cache_queries_total'],

@@ -59,7 +59,7 @@ def inference_names() -> set[str]:
                 value if isinstance(value, list) else [value["sum"], value["count"]] if isinstance(value, dict) else []
             )
             for part in parts:
-                plain = system["prefix"] + part.partition("{")[0]
+                plain = system["prefix"] + (part if isinstance(part, str) else part["name"])
                 names |= {plain, f"{plain}_bucket", f"{plain}_sum", f"{plain}_count"}
     return names
 
