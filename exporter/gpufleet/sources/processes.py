@@ -8,15 +8,14 @@ remedy is hostPID, or the host's ``/proc`` mounted and named.
 from __future__ import annotations
 
 import os
-import pwd
 from pathlib import Path
 
 from gpufleet.model.claims import ProcessFacts
 from gpufleet.sources.cgroups import parse_cgroup
+from gpufleet.sources.users import UserNames
 
 _MOST_BYTES = 65_536
-_MOST_NAMES = 1_024
-_names: dict[int, str] = {}
+_NAMES = UserNames()
 
 
 def process_facts(pid: int, procfs: Path) -> ProcessFacts | None:
@@ -44,18 +43,8 @@ def process_facts(pid: int, procfs: Path) -> ProcessFacts | None:
 
 
 def user_name(uid: int) -> str:
-    """The name of a user, else the number: in a container the host's users have no names, unless they are mounted."""
-    name = _names.get(uid)
-    if name is None:
-        try:
-            # A name may be in any bytes; what is shown is UTF-8.
-            name = pwd.getpwuid(uid).pw_name.encode(errors="surrogateescape").decode(errors="replace")
-        except (KeyError, OverflowError, OSError):
-            return str(uid)  # not kept: a directory service may be away for a moment
-        if len(_names) >= _MOST_NAMES:
-            _names.clear()
-        _names[uid] = name
-    return name
+    """The name of a user, else the number. Waits a moment at most, also where a directory service hangs."""
+    return _NAMES.of(uid)
 
 
 def _uid(status: bytes) -> int | None:

@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from gpufleet.model.claims import Cgroup, ProcessFacts
-from gpufleet.sources import processes
 from gpufleet.sources.processes import process_facts, user_name
 
 NO_SUCH_USER = 4_000_000_123
@@ -105,25 +104,3 @@ def test_a_real_process_is_read_without_a_privilege() -> None:
     done = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True)
 
     assert done.stdout.strip() == user_name(0)
-
-
-def test_names_are_looked_up_once_and_their_number_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A directory service is not asked for every process of every refresh; who has no name is asked about again."""
-    asked: list[int] = []
-
-    def lookup(uid: int) -> pwd.struct_passwd:
-        asked.append(uid)
-        if uid == NO_SUCH_USER:
-            raise KeyError(uid)
-        return pwd.struct_passwd((f"user{uid}\udcff", "x", uid, uid, "", "/", "/bin/sh"))
-
-    names: dict[int, str] = {}
-    monkeypatch.setattr(processes, "_names", names)
-    monkeypatch.setattr(pwd, "getpwuid", lookup)
-
-    assert [user_name(7), user_name(7)] == ["user7\ufffd"] * 2
-    assert [user_name(NO_SUCH_USER), user_name(NO_SUCH_USER)] == [str(NO_SUCH_USER)] * 2
-    assert asked == [7, NO_SUCH_USER, NO_SUCH_USER]
-    for uid in range(5_000):
-        user_name(uid)
-    assert len(names) <= 1_024
