@@ -27,7 +27,8 @@ counter. What a GPU or its driver does not report is absent: there is no -1, no 
 default) at most 160, and 25 a MIG slice. `core: a, b` means that level core shows these label values only.
 
 **Reported by** says which GPUs have it; empty means all. *not yet* marks a name that is settled and that this version
-does not fill.
+does not fill; *not yet, but simulated* one that `gpufleet simulate` shows made-up values of, so that rules and
+dashboards can be tried before there is a source.
 """
 
 
@@ -66,6 +67,8 @@ def _labels(family: Family) -> str:
     for label in family.labels:
         members = family.members if family.members and label == _member_label(family) else ()
         shown.append(f"`{label}`" + (f" ({', '.join(members)})" if members else ""))
+    if family.buckets:
+        shown.append(f"`le` ({', '.join(f'{bound:g}' for bound in family.buckets)}, +Inf)")
     return ", ".join(shown)
 
 
@@ -78,7 +81,8 @@ def _member_label(family: Family) -> str | None:
 
 
 def _reported_by(family: Family) -> str:
-    return "; ".join([text for text in ("" if family.served else "*not yet*", family.reported_by) if text])
+    absent = "*not yet, but simulated*" if family.simulated else "*not yet*"
+    return "; ".join([text for text in ("" if family.served else absent, family.reported_by) if text])
 
 
 def _level(family: Family) -> str:

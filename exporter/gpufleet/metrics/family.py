@@ -50,8 +50,12 @@ class Family:
     """All values of the first label after the subject's, in the order of the exposition; empty for an open set."""
     from_reading: bool = False
     """Filled from the reading of the same name (see ``reading``)."""
+    buckets: tuple[float, ...] = ()
+    """Of a histogram: the upper bounds in ascending order, without the infinite one. They never change."""
     served: bool = True
     """False for a name that is promised and that no source fills yet."""
+    simulated: bool = False
+    """Of one that is not served: ``gpufleet simulate`` shows it, so that rules and dashboards can be tried."""
 
     @property
     def reading(self) -> str | None:
@@ -96,6 +100,12 @@ class Facts(TypedDict, total=False):
     core_members: tuple[str, ...]
     members: tuple[str, ...]
     served: bool
+    simulated: bool
+
+
+def le(bounds: tuple[float, ...]) -> tuple[str, ...]:
+    """The bounds as both formats write them in the label ``le``, the infinite one last."""
+    return (*[repr(float(bound)) for bound in bounds], "+Inf")
 
 
 def gauge(name: str, meaning: str, labels: tuple[str, ...] = (), **facts: Unpack[Facts]) -> Family:
@@ -106,6 +116,13 @@ def gauge(name: str, meaning: str, labels: tuple[str, ...] = (), **facts: Unpack
 def counter(name: str, meaning: str, labels: tuple[str, ...] = (), **facts: Unpack[Facts]) -> Family:
     """A total that only rises, except when its source starts anew."""
     return Family(name=name, kind=Kind.COUNTER, help=meaning, labels=labels, **facts)
+
+
+def histogram(
+    name: str, meaning: str, labels: tuple[str, ...], buckets: tuple[float, ...], **facts: Unpack[Facts]
+) -> Family:
+    """Observations counted by upper bound; the label ``le`` comes behind ``labels``."""
+    return Family(name=name, kind=Kind.HISTOGRAM, help=meaning, labels=labels, buckets=buckets, **facts)
 
 
 def gpu_gauge(name: str, meaning: str, *extra: str, **facts: Unpack[Facts]) -> Family:

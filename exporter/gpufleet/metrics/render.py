@@ -128,15 +128,16 @@ class Renderer:
                 prefix: str | None = None
                 order = -1
                 if series is not None and (everything or series.family.shown_at(self._level, series.member)):
-                    name, labels = series.family.name, series.labels
+                    order = ORDER[series.family.name]
+                    name, labels = series.family.name + series.suffix, series.labels
                     between = "," if subject and labels else ""
                     prefix = f"{name}{{{subject}{between}{labels}}} " if subject or labels else f"{name} "
                     # Two label values may be one once they are cut, and a line too many would cost the whole scrape.
                     if prefix in taken:
                         prefix = None
+                        order = -1
                     else:
                         taken.add(prefix)
-                        order = ORDER[name]
                         rows.setdefault(order, []).append((section.subject, series.rank, place + len(prefixes)))
                 prefixes.append(prefix)
                 families.append(order)

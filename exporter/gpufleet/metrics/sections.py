@@ -13,7 +13,9 @@ from gpufleet.metrics.catalog import FAMILIES, READINGS
 from gpufleet.metrics.family import GPU, SLICE, Family
 from gpufleet.metrics.fault_sections import fault_rows
 from gpufleet.metrics.labels import pairs
+from gpufleet.metrics.nic_sections import nic_rows
 from gpufleet.metrics.owner_sections import holdings_by_gpu, meter_row, owner_row, prices_by_gpu, self_rows
+from gpufleet.metrics.training_sections import training_rows
 from gpufleet.model.state import GpuState, NvmlState
 
 if TYPE_CHECKING:
@@ -36,7 +38,9 @@ class Series(NamedTuple):
     member: str | None = None
     """Value of the first label after the subject's: it can decide whether level core shows the series."""
     rank: Rank = ()
-    """Place among the series of the same family and subject."""
+    """Place among the series of the same family and subject; those of a histogram have none and stay together."""
+    suffix: str = ""
+    """Of a part of a histogram: what follows the family's name."""
 
 
 class Section(NamedTuple):
@@ -69,6 +73,8 @@ def sections_of(snapshot: Snapshot, *, stale: bool = False) -> list[Section]:
     # Quiesced, nobody asks the driver: calling a GPU up or down would be made up, and a "down" raises an alert.
     known = not stale and not snapshot.quiesced
     sections = list(_node(snapshot, known=known))
+    if not stale:
+        sections += _reported(snapshot)
     holdings, prices = holdings_by_gpu(snapshot.owners), prices_by_gpu(snapshot.meter)
     for gpu in sorted(snapshot.gpus, key=_number):
         uuid = gpu.identity.uuid
@@ -105,6 +111,14 @@ def _node(snapshot: Snapshot, *, known: bool) -> Iterator[Section]:
         yield Section(_NODE, _describe_faults, (describe, *layout), counts)
     for rows, columns, totals in (meter_row(node.node, snapshot.meter), *self_rows(snapshot.owners, snapshot.meter)):
         yield Section(_NODE, _describe_rows, (rows, *columns), totals)
+
+
+def _reported(snapshot: Snapshot) -> Iterator[Section]:
+    """What training processes and adapters tell; neither needs the driver."""
+    for parts, process, told in training_rows(snapshot.node.node, snapshot.training):
+        yield Section(_NODE, _describe_parts, (parts, *process), told)
+    for rows, port, counted in nic_rows(snapshot.node.node, snapshot.nics):
+        yield Section(_NODE, _describe_rows, (rows, *port), counted)
 
 
 def _counted(family: str, label: str, counts: tuple[tuple[str, int], ...]) -> Section:
@@ -171,6 +185,13 @@ def _describe_rows(
 ) -> tuple[str, list[Series]]:
     subject, rows = describe(*layout)
     return subject, [Series(family, labels) for family, labels in rows]
+
+
+def _describe_parts(
+    describe: Callable[..., tuple[str, Sequence[tuple[Family, str, str]]]], *layout: object
+) -> tuple[str, list[Series]]:
+    subject, rows = describe(*layout)
+    return subject, [Series(family, labels, suffix=suffix) for family, labels, suffix in rows]
 
 
 def _describe_counted(name: str, label: str, members: tuple[str, ...]) -> tuple[str, list[Series]]:

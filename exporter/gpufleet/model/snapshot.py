@@ -8,9 +8,11 @@ from gpufleet.model.claims import GpuProcess
 from gpufleet.model.gpu import GpuIdentity, SliceIdentity
 from gpufleet.model.incident import NO_FAULTS, FaultsView
 from gpufleet.model.meter import NO_METER, MeterView
+from gpufleet.model.nic import NicPort
 from gpufleet.model.owner import NO_OWNERS, OwnersView
 from gpufleet.model.readings import Readings
 from gpufleet.model.state import GpuState, NvmlState
+from gpufleet.model.training import TrainingRow
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,5 +104,9 @@ class Snapshot:
     faults: FaultsView = NO_FAULTS
     owners: OwnersView = NO_OWNERS
     meter: MeterView = NO_METER
+    training: tuple[TrainingRow, ...] = ()
+    """Training processes that report, by run and rank."""
+    nics: tuple[NicPort, ...] = ()
+    """Ports of RDMA adapters, by adapter and number."""
     reason: str | None = None
     """Why ``nvml_state`` is not ``ok``, for a person, with the remedy."""

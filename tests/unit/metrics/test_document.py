@@ -29,8 +29,9 @@ def test_every_family_has_one_row() -> None:
 def test_rows_say_what_is_not_there_yet_and_what_core_shows() -> None:
     """A promised name is marked, and level core's selection is spelled out."""
     rows = {line.split("`")[1]: line for line in document().splitlines() if line.startswith("| `")}
-    assert "*not yet*" in rows["train_loss"]
-    assert "*not yet*" not in rows["gpu_power_watts"]
+    assert "*not yet, but simulated*" in rows["train_loss"]
+    assert "*not yet" not in rows["gpu_power_watts"]
+    assert "`le` (0.05, 0.1," in rows["train_step_duration_seconds"]
     assert rows["gpu_power_limit_watts"].endswith("| core: enforced |")
     assert rows["gpu_graphics_clock_hertz"].endswith("| standard |")
     assert rows["gpu_energy_joules_total"].startswith(

@@ -124,7 +124,7 @@ NVLINK = Group(
 
 _NIC = ("nic", "port")
 
-_NOT_YET: Facts = {"served": False, "reported_by": "RDMA adapters: mlx5, EFA, bnxt_re, irdma"}
+_NOT_YET: Facts = {"served": False, "simulated": True, "reported_by": "RDMA adapters: mlx5, EFA, bnxt_re, irdma"}
 
 NETWORK = Group(
     "Network adapters",

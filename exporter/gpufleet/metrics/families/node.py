@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpufleet.metrics.family import Group, counter, gauge
+from gpufleet.metrics.family import Facts, Group, counter, gauge
 from gpufleet.model.state import NvmlState
 
 NODE = Group(
@@ -95,24 +95,26 @@ SELF = Group(
     ),
 )
 
+_NOT_YET: Facts = {"served": False, "simulated": True}
+
 QUARANTINE = Group(
     "Quarantine",
     "Of the quarantine service, not of the exporter.",
     (
-        gauge("gpufleet_quarantine_nodes", "Nodes that are quarantined now.", served=False),
-        gauge("gpufleet_quarantine_budget", "Nodes that may be quarantined at once.", served=False),
+        gauge("gpufleet_quarantine_nodes", "Nodes that are quarantined now.", **_NOT_YET),
+        gauge("gpufleet_quarantine_budget", "Nodes that may be quarantined at once.", **_NOT_YET),
         counter(
             "gpufleet_quarantine_decisions_total",
             "Decisions on incidents, refusals included.",
             ("decision", "reason"),
-            served=False,
+            **_NOT_YET,
         ),
         counter(
             "gpufleet_quarantine_actions_total",
             "Changes made to nodes and workloads.",
             ("action", "outcome"),
-            served=False,
+            **_NOT_YET,
         ),
-        gauge("gpufleet_quarantine_breaker_open", "1 while the breaker stops new quarantines, else 0.", served=False),
+        gauge("gpufleet_quarantine_breaker_open", "1 while the breaker stops new quarantines, else 0.", **_NOT_YET),
     ),
 )
