@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class TrainingProcess:
-    """One process of a training run: whose it is the exporter knows, the rest it says itself. Empty texts are unknown."""
+    """One process of a training run: whose it is the exporter knows, the rest it says itself. Empty is unknown."""
 
     project: str = ""
     run: str = ""
