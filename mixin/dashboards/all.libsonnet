@@ -2,7 +2,10 @@
 function(lib) std.foldl(
   function(all, file) all + file(lib),
   [
+    import 'fleet.libsonnet',
+    import 'gpu.libsonnet',
     import 'gpufleet.libsonnet',
+    import 'node.libsonnet',
   ],
   {},
 )
