@@ -91,6 +91,12 @@ class PrometheusServer:
         result: list[dict[str, Any]] = data["result"]
         return result
 
+    def query_range(self, expression: str, begin: float, end: float, step: float) -> list[dict[str, Any]]:
+        """The matrix of an expression: ``metric`` (labels) and ``values`` (pairs of time and text) of each series."""
+        data = self._api("query_range", query=expression, start=f"{begin}", end=f"{end}", step=f"{step}")
+        result: list[dict[str, Any]] = data["result"]
+        return result
+
     def value(self, expression: str) -> float | None:
         """The value of an expression with one series; None when it has none yet."""
         series = self.query(expression)

@@ -20,7 +20,7 @@ from gpufleet.collect.publish import health_of
 from gpufleet.collect.roster import state_of
 from gpufleet.collect.watched import Watched
 from gpufleet.faults.ledger import Ledger
-from gpufleet.model.snapshot import NodeIdentity, Snapshot
+from gpufleet.model.snapshot import NodeIdentity, Snapshot, SourceHealth
 from gpufleet.model.state import GpuState, NvmlState
 from gpufleet.sources.nvml.calls import DEVICE_DOWN, LIBRARY_DOWN, Driver, NvmlError
 from gpufleet.sources.nvml.device import Device
@@ -219,6 +219,7 @@ class SynchronousNode:
             gpus_expected=len(gpus) + len(self._unopened) or None,
             gpus_visible=sum(gpu.state is GpuState.OK for gpu in gpus),
             poll=health_of(gpus, now - started, self._polls),
+            sources=self._sources(),
             faults=faults,
             owners=owners,
             meter=meter,
@@ -227,3 +228,11 @@ class SynchronousNode:
         # What this poll tells of faults is shown by the next.
         self._ledger.observe(snapshot, wall)
         return snapshot
+
+    def _sources(self) -> tuple[SourceHealth, ...]:
+        nvml = SourceHealth("nvml", self._state in (NvmlState.OK, NvmlState.NO_GPU), self._reason)
+        if self._session is None:
+            return (nvml,)
+        listening = self._events is not None
+        reason = None if listening else "the driver has no events here"
+        return (nvml, SourceHealth("nvml_events", up=listening, reason=reason))

@@ -130,6 +130,17 @@ def test_a_driver_that_goes_and_comes() -> None:
         assert values(new.parts)[BUSY] >= values(old.parts)[BUSY]
 
 
+def test_it_says_whether_the_driver_and_its_events_answer() -> None:
+    """As sources, like those of a node that polls by itself."""
+    node = hoppers(1)
+    assert [(each.source, each.up) for each in node.poll().sources] == [("nvml", True), ("nvml_events", True)]
+    node.driver.unload()
+    node.poll()
+    (nvml,) = node.poll().sources
+    assert (nvml.source, nvml.up) == ("nvml", False)
+    assert nvml.reason
+
+
 def test_without_a_driver_it_says_so() -> None:
     """And asks again at each poll."""
     node = hoppers(1)

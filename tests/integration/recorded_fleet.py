@@ -1,0 +1,76 @@
+"""A real Prometheus that holds hours of a simulated fleet, with the mixin's rules evaluated over them."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from gpufleet.simulate.fleet import Fleet, FleetOptions
+from gpufleet.simulate.scenario import Scenario
+from gpufleet.simulate.staging import Stage
+from tests.conftest import built
+from tests.integration.prometheus_server import PrometheusServer
+from tests.support import recorded
+from tests.support.recorded import Firing, Group, Labels, Span
+
+STEP = 30
+"""Seconds between two scrapes."""
+CLUSTER = "here"
+BEGIN = 1_780_300_800
+"""2026-06-01T08:00:00Z: a multiple of every interval."""
+Pages = Callable[[Fleet], Mapping[Labels, bytes]]
+
+
+class RecordedFleet:
+    """The Prometheus, and the span that it knows."""
+
+    def __init__(self, server: PrometheusServer, span: Span, groups: Sequence[Group]) -> None:
+        self.server = server
+        self.span = span
+        self._groups = groups
+
+    def range(self, expr: str, begin: int, end: int, step: int) -> list[dict[str, Any]]:
+        """The matrix of an expression."""
+        return self.server.query_range(expr, begin, end, step)
+
+    def firings(self) -> list[Firing]:
+        """The alerts that fired."""
+        return recorded.firings(self.range, self._groups, self.span)
+
+
+def nodes_of(fleet: Fleet) -> Mapping[Labels, bytes]:
+    """The page of each node, as a target of its own."""
+    return {
+        (("cluster", CLUSTER), ("job", "gpufleet"), ("instance", f"{name}:9836")): fleet.text(name)
+        for name in fleet.names
+    }
+
+
+@contextlib.contextmanager
+def recorded_fleet(
+    directory: Path, scenario: Scenario, minutes: int, groups: Sequence[Group], pages: Pages = nodes_of
+) -> Iterator[RecordedFleet]:
+    """Scrape a scenario from its start for so many minutes; the server ends with the block."""
+    span = Span(BEGIN, BEGIN + 60 * minutes)
+    now = [float(BEGIN)]
+    fleet = Fleet(Stage(scenario), FleetOptions(), clock=lambda: now[0], wall=lambda: now[0])
+
+    def scrape(at: int) -> Mapping[Labels, bytes]:
+        now[0] = float(at)
+        return pages(fleet)
+
+    storage = directory / "prometheus"
+    storage.mkdir()
+    recorded.blocks(built("promtool", "newest"), storage, span, STEP, scrape)
+    with PrometheusServer(
+        built("prometheus", "newest"),
+        storage,
+        [],
+        config={"storage": {"tsdb": {"out_of_order_time_window": "30d"}}},
+        flags=["--web.enable-remote-write-receiver", "--storage.tsdb.retention.time=100y"],
+    ) as server:
+        found = RecordedFleet(server, span, groups)
+        recorded.record(server.url, found.range, groups, span)
+        yield found
