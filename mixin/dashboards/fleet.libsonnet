@@ -9,8 +9,9 @@ function(lib)
   local here = [[config.clusterLabel, '=~', '$cluster']];
   local recorded(name, matchers=[]) = promql.metric(name, here + matchers, '');
   local metric(name, matchers=[]) = promql.metric(name, here + matchers);
-  local held = 'project!~"[(](unallocated|unsliced)[)]"';
-  local unheld = 'project=~"[(](unallocated|unsliced)[)]"';
+  // Without a project: a GPU of which dcgm-exporter names no pod, or nobody says who holds it.
+  local held = 'project!~"|[(](unallocated|unsliced)[)]"';
+  local unheld = 'project=~"|[(](unallocated|unsliced)[)]"';
   // Money of five minutes as money an hour.
   local anHour(expr) = '12 * (%s)' % expr;
   local toNode(field) = panels.dataLink('Open node', dashboards.url('node', { node: field }));

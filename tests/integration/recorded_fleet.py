@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,17 @@ CLUSTER = "here"
 BEGIN = 1_780_300_800
 """2026-06-01T08:00:00Z: a multiple of every interval."""
 Pages = Callable[[Fleet], Mapping[Labels, bytes]]
+Scrape = Callable[[int], Mapping[Labels, bytes]]
+"""Labels and page of each target at a Unix time."""
+
+
+GRAFANA = {"__rate_interval": "2m", "__interval": "1m", "__range": "1h", "__range_s": "3600"}
+_VARIABLE = re.compile(r"\$\{([a-z_]\w*)[^}]*\}|\$([a-z_]\w*)")
+
+
+def asked(expr: str) -> str:
+    """A panel's query as Grafana sends it where everything is chosen."""
+    return _VARIABLE.sub(lambda match: GRAFANA.get(match[1] or match[2], ".*"), expr)
 
 
 class RecordedFleet:
@@ -35,6 +47,10 @@ class RecordedFleet:
         """The matrix of an expression."""
         return self.server.query_range(expr, begin, end, step)
 
+    def answers(self, expr: str) -> list[Mapping[str, str]]:
+        """Labels of all series that a panel's query has at any minute of the span."""
+        return [each["metric"] for each in self.range(asked(expr), self.span.begin, self.span.end, 60)]
+
     def firings(self) -> list[Firing]:
         """The alerts that fired."""
         return recorded.firings(self.range, self._groups, self.span)
@@ -48,12 +64,8 @@ def nodes_of(fleet: Fleet) -> Mapping[Labels, bytes]:
     }
 
 
-@contextlib.contextmanager
-def recorded_fleet(
-    directory: Path, scenario: Scenario, minutes: int, groups: Sequence[Group], pages: Pages = nodes_of
-) -> Iterator[RecordedFleet]:
-    """Scrape a scenario from its start for so many minutes; the server ends with the block."""
-    span = Span(BEGIN, BEGIN + 60 * minutes)
+def scraping(scenario: Scenario, pages: Pages = nodes_of) -> Scrape:
+    """What targets answer at a time, from the start of a scenario on."""
     now = [float(BEGIN)]
     fleet = Fleet(Stage(scenario), FleetOptions(), clock=lambda: now[0], wall=lambda: now[0])
 
@@ -61,6 +73,13 @@ def recorded_fleet(
         now[0] = float(at)
         return pages(fleet)
 
+    return scrape
+
+
+@contextlib.contextmanager
+def recorded_fleet(directory: Path, scrape: Scrape, minutes: int, groups: Sequence[Group]) -> Iterator[RecordedFleet]:
+    """Scrape for so many minutes, and evaluate the recording rules; the server ends with the block."""
+    span = Span(BEGIN, BEGIN + 60 * minutes)
     storage = directory / "prometheus"
     storage.mkdir()
     recorded.blocks(built("promtool", "newest"), storage, span, STEP, scrape)

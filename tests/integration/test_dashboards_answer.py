@@ -3,37 +3,24 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 import pytest
 
 from gpufleet.simulate.scenario_file import default_scenario
-from tests.integration.recorded_fleet import RecordedFleet, recorded_fleet
+from tests.integration.recorded_fleet import RecordedFleet, recorded_fleet, scraping
 from tests.mixin.rendering import groups, panels, rendered
 
 MINUTES = 115
 """Nearly twice the hour after which the scenario starts again."""
-GRAFANA = {"__rate_interval": "2m", "__interval": "1m", "__range": f"{MINUTES}m", "__range_s": f"{60 * MINUTES}"}
-_VARIABLE = re.compile(r"\$\{(\w+)[^}]*\}|\$(\w+)")
 _LEGEND = re.compile(r"\{\{\s*(\w+)\s*\}\}")
 
 
 @pytest.fixture(scope="module")
 def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RecordedFleet]:
     """Two hours of the default scenario."""
-    with recorded_fleet(tmp_path_factory.mktemp("default"), default_scenario(), MINUTES, groups()) as found:
+    with recorded_fleet(tmp_path_factory.mktemp("default"), scraping(default_scenario()), MINUTES, groups()) as found:
         yield found
-
-
-def asked(expr: str) -> str:
-    """A query as Grafana sends it where everything is chosen."""
-    return _VARIABLE.sub(lambda match: GRAFANA.get(match[1] or match[2], ".*"), expr)
-
-
-def answers(fleet: RecordedFleet, expr: str) -> list[Mapping[str, str]]:
-    """Labels of the series of an answer, at any minute."""
-    span = fleet.span
-    return [each["metric"] for each in fleet.range(asked(expr), span.begin, span.end, 60)]
 
 
 @pytest.mark.parametrize("name", sorted(rendered()["dashboards"]))
@@ -42,7 +29,7 @@ def test_every_query_has_an_answer(name: str, fleet: RecordedFleet) -> None:
     silent, unnamed = [], []
     for panel in panels(rendered()["dashboards"][name]):
         for target in panel.get("targets", []):
-            found = answers(fleet, target["expr"])
+            found = fleet.answers(target["expr"])
             if not found:
                 silent.append((panel["title"], target["expr"]))
             legend = set(_LEGEND.findall(target.get("legendFormat", "")))
