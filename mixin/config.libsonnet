@@ -93,6 +93,91 @@
       waitingSmActive: 0.3,
       // At most so much use of tensor cores; raise it if they are never quite idle.
       waitingTensorActive: 0.02,
+      // Nodes from which on a straggler is worth waking someone: all of them wait.
+      stragglerCriticalNodes: 32,
+      // Part of the time in which kernels run, above which a GPU counts as busy: it has a reason to be hot, fast and on
+      // its best link. Lower it if yours are used in short bursts.
+      busy: 0.1,
+      // Part of the time in which heat holds a busy GPU back. Raise it for rooms that are hot by intent.
+      throttled: 0.2,
+      // The same for the power brake, which a power supply pulls.
+      powerBrake: 0.05,
+      // Nodes with the power brake on at once: then it is the room's power, not a node's.
+      powerBrakeNodes: 3,
+      // Replays and recoveries of all NVLinks of a GPU in an hour. Raise it if your links recover often without harm.
+      nvlinkErrorsPerHour: 100,
+      // Corrected memory errors in a day that say a board ages. Raise it if your boards correct more for years.
+      correctedErrorsPerDay: 100,
+      // Minutes of a day in which a GPU was held back by heat, to be called recurring.
+      recurringMinutes: 60,
+      // Hours of a day in which a GPU was slower than its peers by slowerThanPeers, to count as a sign.
+      slowerHours: 2,
+      // Part of its run's median clock by which a GPU is then slower.
+      slowerThanPeers: 0.05,
+      // What the signs of a GPU at risk must add up to. 1 calls at a single sign.
+      risk: 2,
+      // Nodes with a new fault in half an hour that make it the fleet's problem rather than theirs.
+      fleetWideNodes: 5,
+      // The same as a part of the nodes with that driver: the larger of the two counts.
+      fleetWidePart: 0.02,
+      // Part of the time in which a run's GPUs run kernels, below which it is called idle.
+      idle: 0.02,
+      // Seconds without a step after which a run is called stalled, unless its own steps take a tenth of that. Raise it
+      // if your evaluations take longer.
+      stalledSeconds: 600,
+      // Part of the cycles in which a node of a run uses tensor cores, below which it does nothing.
+      inactive: 0.05,
+      // The same for the others of its run, above which they work.
+      active: 0.2,
+      // Seconds after which a run that writes no checkpoints, or has no pace of its own yet, is overdue.
+      checkpointSeconds: 14400,
+      // How many of its own intervals a checkpoint may be late.
+      checkpointIntervals: 3,
+      // Steps without a number in ten minutes that are still nothing to speak of. Raise it to 5 or so for fp16 with a loss
+      // scale that is tried out.
+      nonfiniteSteps: 0,
+      // Starts of a run's processes in an hour.
+      restarts: 3,
+      // Times the median loss of an hour that are called divergence. Raise it for losses that jump.
+      divergedLoss: 1.5,
+      // The same for the gradient norm.
+      divergedGradient: 5,
+      // Part of a run's own use of tensor cores of the six hours before, below which it has become slower.
+      efficiency: 0.75,
+      // Seconds from which on a first token is too late: what your users expect, at a bound of your server's histogram.
+      ttftSeconds: 2.5,
+      // The same for a whole answer.
+      e2eSeconds: 30,
+      // Part of the answers that may be too late. Lower it for a stricter objective.
+      latencyObjective: 0.05,
+      // Part of the requests that may fail. Lower it for a stricter objective.
+      errorObjective: 0.01,
+      // Requests a second below which a rate says nothing.
+      requestsPerSecond: 0.05,
+      // Part of the KV cache in use, above which it is full.
+      kvCache: 0.95,
+      // Packets sent again for each gigabyte, below which a network is well. Lower it for networks that lose nothing.
+      retransmitsPerGigabyte: 1000,
+      // Times the median of the nodes from which on it is one node's trouble.
+      retransmitsOverMedian: 10,
+      // Part of the GPU time that a holder without a name may have.
+      unattributed: 0.05,
+      // Part of the exporters that are down, above which it wakes someone.
+      exportersDown: 0.1,
+      // Part of a project's cost of a week that is unused, for the alert about it.
+      unusedPart: 0.5,
+      // Least unused money of a week that is worth an alert, in the currency of the price book.
+      unusedLeast: 1000,
+    },
+
+    // Alerts that not every shop wants. True switches one on.
+    optionalAlerts: {
+      // Loss and gradient norm leave their own past: off, because warm-up and new data do that too.
+      lossDivergence: false,
+      // A run uses its GPUs less than six hours ago: off, because a change of the sequence length does that too.
+      efficiencyDrop: false,
+      // Half of a project's money of a week went unused: off, because small projects always do that.
+      unusedSpend: false,
     },
 
     // Names, places and defaults of dashboards. Change them to fit in among your own.

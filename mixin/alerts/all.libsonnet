@@ -3,5 +3,7 @@ function(lib) std.flattenArrays([
   file(lib)
   for file in [
     import 'hardware.libsonnet',
+    import 'health.libsonnet',
+    import 'runs.libsonnet',
   ]
 ])

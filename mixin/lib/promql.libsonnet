@@ -52,6 +52,29 @@ function(config) {
   then null else
     promql.join('(' + promql.holders(matchers + ['mig_uuid!=""']) + ')', expr, ['uuid', 'mig_uuid']),
 
+  // Every GPU with where it is, each once: labels node, gpu, uuid and, where gpufleet says it, driver_version. Not those
+  // of holders: an alert about a GPU is the same one whoever has it.
+  gpus::
+    local ours = promql.max(['node', 'gpu', 'uuid', 'driver_version'], promql.metric('gpu_info'));
+    local any = promql.max(['node', 'gpu', 'uuid'], promql.owners());
+    if config.sources == ['gpufleet'] then ours
+    else if std.member(config.sources, 'gpufleet') then '%s\nor on (%s)\n%s' % [ours, promql.level(['uuid']), any]
+    else any,
+
+  // A selector as it was so long ago.
+  ago(selector, window):: selector + ' offset ' + window,
+
+  // Where a counter of events has risen in a window, or was there for the first time with events on it, which
+  // increase() does not see. `labels` tell the counters apart, without the address of who reports them.
+  risen(selector, window, labels, op='max')::
+    local by(expr) = promql.aggregate(op, labels, expr);
+    '%s > 0\nor\n(%s > 0 unless on (%s) %s)' % [
+      by('increase(' + selector + '[' + window + '])'),
+      by(selector),
+      promql.level(labels),
+      by(promql.ago(selector, window)),
+    ],
+
   // Series of a node's exporter that carry no node: with the node that the exporter says it is on.
   onNode(expr):: promql.join(
     promql.max(['instance', 'node'], promql.metric('gpufleet_node_info')), expr, ['instance']

@@ -56,6 +56,8 @@ function(config)
     events(window):: function(entry, select)
       if entry.counter == null then null else 'increase(' + select(entry.counter) + '[' + window + '])' + entry.scale,
     total(entry, select): if entry.counter == null then null else select(entry.counter) + entry.scale,
+    before(window):: function(entry, select)
+      if entry.counter == null then null else promql.ago(select(entry.counter), window) + entry.scale,
   };
 
   local reader(kind) = {
@@ -73,6 +75,8 @@ function(config)
     events(word, window, matchers=[]):: read(kind, word, matchers, forms.events(window)),
     // A counter as it stands.
     total(word, matchers=[]):: read(kind, word, matchers, forms.total),
+    // The same, as it stood so long ago.
+    before(word, window, matchers=[]):: read(kind, word, matchers, forms.before(window)),
   };
 
   {

@@ -7,6 +7,8 @@ function(lib) std.flattenArrays([
     import 'inference.libsonnet',
     import 'network.libsonnet',
     import 'owners.libsonnet',
+    import 'problems.libsonnet',
+    import 'risk.libsonnet',
     import 'slices.libsonnet',
     import 'stragglers.libsonnet',
     import 'training.libsonnet',
