@@ -2,8 +2,12 @@
 function(lib) std.flattenArrays([
   file(lib)
   for file in [
+    import 'cost.libsonnet',
     import 'hardware.libsonnet',
     import 'health.libsonnet',
+    import 'inference.libsonnet',
+    import 'monitoring.libsonnet',
+    import 'network.libsonnet',
     import 'runs.libsonnet',
   ]
 ])

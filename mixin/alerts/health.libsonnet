@@ -1,20 +1,17 @@
 // What is wrong with a GPU that is no incident of the driver's: from what each poll reads. One alert for each GPU and
 // problem, whoever holds it.
+local fill = import '../lib/fill.libsonnet';
+
 function(lib)
   local config = lib.config;
   local thresholds = config.thresholds;
   local promql = lib.promql;
   local gpu = lib.vocabulary.gpu;
   local alert = lib.rules.alert;
-  local known = {
-    [rule.labels.problem]: true
-    for group in (import '../rules/problems.libsonnet')(lib)
-    for rule in group.rules
-    if std.objectHas(rule, 'labels')
-  };
+  local known = lib.recorded.problems;
   // One problem, or several as `a|b`.
   local about(problem, window='') =
-    local present = [each for each in std.split(problem, '|') if std.objectHas(known, each)];
+    local present = [each for each in std.split(problem, '|') if std.setMember(each, known)];
     if std.length(present) == 0 then null else
       local operator = if std.length(present) == 1 then '=' else '=~';
       local series = 'gpu:problem:max{problem' + operator + '"' + std.join('|', present) + '"}';
@@ -46,10 +43,10 @@ function(lib)
       ),
       alert(
         'GpusMissing',
-        if !ours then null else promql.max(['node'], promql.onNode('(%s - %s > 0)' % [
+        if !ours then null else promql.max(['node'], promql.onNode(fill('(%s - %s > 0)', [
           promql.max(['instance'], promql.metric('gpu_count_expected')),
           promql.max(['instance'], promql.metric('gpu_count_visible')),
-        ])),
+        ]))),
         'critical',
         'infra',
         'A node has fewer working GPUs than it should have.',
@@ -159,9 +156,9 @@ function(lib)
       ),
       alert(
         'GpuPowerBrake',
-        if !std.objectHas(known, 'throttled_power_brake') then null
+        if !std.setMember('throttled_power_brake', known) then null
         else promql.count([], promql.count(['node'], about('throttled_power_brake')))
-             + ' >= %d' % thresholds.powerBrakeNodes,
+             + fill(' >= %s', thresholds.powerBrakeNodes),
         'critical',
         'infra',
         'A power supply slows GPUs down.',
@@ -195,7 +192,7 @@ function(lib)
     lib.rules.group('gpufleet-fleet', [
       alert(
         'GpuAtRisk',
-        promql.join('gpu:suspect:info', 'last_over_time(gpu:risk:sum[10m])') + ' >= %d' % thresholds.risk,
+        promql.join('gpu:suspect:info', 'last_over_time(gpu:risk:sum[10m])') + fill(' >= %s', thresholds.risk),
         'warning',
         'infra',
         'A GPU shows several signs that it will break.',
@@ -208,19 +205,19 @@ function(lib)
         if !ours then null else
           local nodes = promql.max(['node', 'driver_version'], promql.metric('gpufleet_node_info'));
           local fault = promql.metric('gpu_fault_active');
-          local affected = promql.count(['driver_version'], promql.join('(%s)' % nodes, '%s\nunless on (%s)\n%s' % [
+          local affected = promql.count(['driver_version'], promql.join(fill('(%s)', nodes), fill('%s\nunless on (%s)\n%s', [
             promql.max(['node', 'incident'], fault),
             promql.level(['node', 'incident']),
             promql.ago(fault, '30m'),
-          ], ['node']));
-          '(%s) >= %d\nand on (%s)\n(%s) >= %g * %s' % [
+          ]), ['node']));
+          fill('(%s) >= %s\nand on (%s)\n(%s) >= %s * %s', [
             affected,
             thresholds.fleetWideNodes,
             promql.level(['driver_version']),
             affected,
             thresholds.fleetWidePart,
             promql.count(['driver_version'], nodes),
-          ],
+          ]),
         'critical',
         'infra',
         'Many nodes have had a new fault within half an hour.',
@@ -230,10 +227,10 @@ function(lib)
       ),
       alert(
         'GpuQuarantineBudgetExhausted',
-        if !ours then null else '%s >= %s' % [
+        if !ours then null else fill('%s >= %s', [
           promql.max([], promql.metric('gpufleet_quarantine_nodes')),
           promql.max([], promql.metric('gpufleet_quarantine_budget')),
-        ],
+        ]),
         'critical',
         'infra',
         'As many nodes are in quarantine as may be; further bad ones stay in use.',

@@ -1,4 +1,6 @@
 // What someone who runs a job, or looks after those who do, must know of it.
+local fill = import '../lib/fill.libsonnet';
+
 function(lib)
   local config = lib.config;
   local thresholds = config.thresholds;
@@ -16,23 +18,23 @@ function(lib)
   local its = 'Run {{ $labels.run }}{{ with $labels.project }} of project {{ . }}{{ end }}';
 
   local deficit = 'node_run:straggler_deficit:ratio';
-  local throttled = '%s > 0\nand on (%s)\nnode_run:throttled:ratio_max5m > %g' % [
+  local throttled = fill('%s > 0\nand on (%s)\nnode_run:throttled:ratio_max5m > %s', [
     deficit,
     nodeLevel,
     thresholds.stragglerThrottled,
-  ];
+  ]);
   local slower = "{{ $value | humanizePercentage }} further below its run's median clock than the run's own spread allows";
-  local large = '%s\nand on (%s)\nrun:nodes:count >= %d' % [throttled, level, thresholds.stragglerCriticalNodes];
+  local large = fill('%s\nand on (%s)\nrun:nodes:count >= %s', [throttled, level, thresholds.stragglerCriticalNodes]);
 
   local age = '(time() - run:train_last_step_timestamp_seconds:max)';
   // A step's usual time, from an hour in which the run may stand still.
   local usual = 'max_over_time(run:train_step_duration_seconds:median15m[1h])';
   local checkpointAge = '(time() - run:train_last_checkpoint_timestamp_seconds:max)';
-  local written = promql.max(run, 'increase(%s[6h])' % counter('train_checkpoints_total', ['outcome="ok"']));
+  local written = promql.max(run, fill('increase(%s[6h])', counter('train_checkpoints_total', ['outcome="ok"'])));
 
   // Who may be idle: interactive projects, and whoever is in an excluded namespace.
   local idle(window) =
-    'max_over_time(%s[%s]) < %g\nand on (%s)\n%s' % [
+    fill('max_over_time(%s[%s]) < %s\nand on (%s)\n%s', [
       promql.metric(
         'run:gpu_busy:ratio_rate5m',
         ['run!=""'] + (
@@ -44,11 +46,11 @@ function(lib)
       thresholds.idle,
       level,
       promql.ago('run:gpu_share:sum', window),
-    ] + (
-      if config.excludedNamespaces == '' then '' else '\nunless on (%s)\n%s' % [
+    ]) + (
+      if config.excludedNamespaces == '' then '' else fill('\nunless on (%s)\n%s', [
         level,
         promql.owners([['workload_namespace', '=~', config.excludedNamespaces]]),
-      ]
+      ])
     );
   local idleText = its + ' holds {{ with printf `run:gpu_share:sum{project=%q,run=%q,task=%q}` $labels.project $labels.run '
                    + '$labels.task | query }}{{ . | first | value | printf "%.1f" }} {{ end }}GPUs';
@@ -57,11 +59,11 @@ function(lib)
     lib.rules.group('gpufleet-runs', [
       alert(
         'GpuRunStragglerNode',
-        if clocked then '%s\nunless on (%s)\nrun:nodes:count >= %d' % [
+        if clocked then fill('%s\nunless on (%s)\nrun:nodes:count >= %s', [
           throttled,
           level,
           thresholds.stragglerCriticalNodes,
-        ],
+        ]),
         'warning',
         'infra',
         'One node holds up the run that it belongs to.',
@@ -83,11 +85,11 @@ function(lib)
       alert(
         'GpuRunStragglerNode',
         // Where nothing counts throttling, a slow clock alone has to be slower, and for longer.
-        if clocked then '%s > %g\nunless on (%s)\nnode_run:throttled:ratio_max5m' % [
+        if clocked then fill('%s > %s\nunless on (%s)\nnode_run:throttled:ratio_max5m', [
           deficit,
           0.1 - thresholds.stragglerDeficit,
           nodeLevel,
-        ],
+        ]),
         'info',
         'infra',
         'One node holds up the run that it belongs to.',
@@ -97,7 +99,7 @@ function(lib)
       alert(
         'GpuRunStalled',
         // Not where a step takes that long.
-        ifReported('%s > %d\nunless on (%s)\n%s <= 10 * %s' % [age, thresholds.stalledSeconds, level, age, usual]),
+        ifReported(fill('%s > %s\nunless on (%s)\n%s <= 10 * %s', [age, thresholds.stalledSeconds, level, age, usual])),
         'critical',
         'ml',
         'A training run has made no step for too long.',
@@ -107,15 +109,16 @@ function(lib)
       alert(
         'GpuRunStalled',
         // Without the reporter: it used its tensor cores for long, on several nodes, and does no more.
-        if gpu.has('tensor_active') then (
-          'max_over_time(%s[15m]) < 0.02\nand on (%s)\navg_over_time(%s) > 0.1\nand on (%s)\nrun:nodes:count > 1'
-        ) % [
-          of('run:gpu_tensor_active:ratio_rate5m'),
-          level,
-          promql.ago(of('run:gpu_tensor_active:ratio_rate5m') + '[30m]', '20m'),
-          level,
-        ] + (
-          if reported then '\nunless on (%s)\nrun:train_ranks:count' % level else ''
+        if gpu.has('tensor_active') then fill(
+          'max_over_time(%s[15m]) < 0.02\nand on (%s)\navg_over_time(%s) > 0.1\nand on (%s)\nrun:nodes:count > 1',
+          [
+            of('run:gpu_tensor_active:ratio_rate5m'),
+            level,
+            promql.ago(of('run:gpu_tensor_active:ratio_rate5m') + '[30m]', '20m'),
+            level,
+          ]
+        ) + (
+          if reported then fill('\nunless on (%s)\nrun:train_ranks:count', level) else ''
         ),
         'warning',
         'ml',
@@ -125,12 +128,12 @@ function(lib)
       ),
       alert(
         'GpuRunPartialActivity',
-        if gpu.has('tensor_active') then '%s\nand on (%s)\n%s > %g' % [
-          'max_over_time(%s[10m]) < %g' % [of('node_run:gpu_tensor_active:ratio_rate5m'), thresholds.inactive],
+        if gpu.has('tensor_active') then fill('%s\nand on (%s)\n%s > %s', [
+          fill('max_over_time(%s[10m]) < %s', [of('node_run:gpu_tensor_active:ratio_rate5m'), thresholds.inactive]),
           level,
           promql.quantile('0.5', run, of('node_run:gpu_tensor_active:ratio_rate5m')),
           thresholds.active,
-        ],
+        ]),
         'warning',
         'ml',
         'A node of a run does nothing while the others work.',
@@ -140,7 +143,7 @@ function(lib)
       ),
       alert(
         'GpuRunNodeMissing',
-        ifReported('%s\n<\nmax_over_time(run:train_ranks:count[30m])' % 'run:train_ranks:count'),
+        ifReported(fill('%s\n<\nmax_over_time(run:train_ranks:count[30m])', 'run:train_ranks:count')),
         'critical',
         'ml',
         'Processes of a training run have vanished while others are still there.',
@@ -150,7 +153,7 @@ function(lib)
       alert(
         'GpuRunCheckpointOverdue',
         // Its own pace where it has one, the configured limit otherwise; and a run that has never written one.
-        ifReported('(\n  %s > %d * 21600 / (%s > 1)\n  or\n  (%s > %d unless on (%s) %s > 1)\n)\nor\n(%s\nunless on (%s)\n%s)' % [
+        ifReported(fill('(\n  %s > %s * 21600 / (%s > 1)\n  or\n  (%s > %s unless on (%s) %s > 1)\n)\nor\n(%s\nunless on (%s)\n%s)', [
           checkpointAge,
           thresholds.checkpointIntervals,
           written,
@@ -158,14 +161,14 @@ function(lib)
           thresholds.checkpointSeconds,
           level,
           written,
-          '%s > 0 and on (%s) %s' % [
+          fill('%s > 0 and on (%s) %s', [
             'run:train_steps:rate5m',
             level,
             promql.ago('run:train_ranks:count', thresholds.checkpointSeconds + 's'),
-          ],
+          ]),
           level,
           'run:train_last_checkpoint_timestamp_seconds:max',
-        ]),
+        ])),
         'warning',
         'ml',
         'A training run has not written a checkpoint for too long.',
@@ -175,11 +178,11 @@ function(lib)
       ),
       alert(
         'GpuRunCheckpointFailed',
-        ifReported('(%s)\nunless on (%s)\n%s < 600' % [
+        ifReported(fill('(%s)\nunless on (%s)\n%s < 600', [
           promql.risen(counter('train_checkpoints_total', ['outcome="failed"']), '30m', run, 'sum'),
           level,
           checkpointAge,
-        ]),
+        ])),
         'warning',
         'ml',
         'A training run could not write a checkpoint.',
@@ -188,12 +191,12 @@ function(lib)
       ),
       alert(
         'GpuRunLossNonFinite',
-        ifReported('(%s) > %d\nor\n%s' % [
+        ifReported(fill('(%s) > %s\nor\n%s', [
           promql.risen(counter('train_nonfinite_steps_total'), '10m', run),
           thresholds.nonfiniteSteps,
           // A loss that is not a number is unequal to itself, and max would hide it.
-          promql.count(run, '(%s != %s)' % [counter('train_loss'), counter('train_loss')]),
-        ]),
+          promql.count(run, fill('(%s != %s)', [counter('train_loss'), counter('train_loss')])),
+        ])),
         'critical',
         'ml',
         'The loss of a training run is not a number.',
@@ -201,10 +204,10 @@ function(lib)
       ),
       alert(
         'GpuRunRestarts',
-        ifReported('%s >= %d' % [
-          promql.max(run, 'increase(%s[1h])' % counter('train_restarts_total')),
+        ifReported(fill('%s >= %s', [
+          promql.max(run, fill('increase(%s[1h])', counter('train_restarts_total'))),
           thresholds.restarts,
-        ]),
+        ])),
         'warning',
         'ml',
         'A training run starts again and again.',
@@ -213,13 +216,13 @@ function(lib)
       alert(
         'GpuRunLossDivergence',
         if config.optionalAlerts.lossDivergence then ifReported(
-          '%s > %g * quantile_over_time(0.5, run:train_loss:avg[1h])\nand on (%s)\n%s > %g * quantile_over_time(0.5, run:train_grad_norm:max[1h])' % [
+          fill('%s > %s * quantile_over_time(0.5, run:train_loss:avg[1h])\nand on (%s)\n%s > %s * quantile_over_time(0.5, run:train_grad_norm:max[1h])', [
             'run:train_loss:avg',
             thresholds.divergedLoss,
             level,
             'run:train_grad_norm:max',
             thresholds.divergedGradient,
-          ]
+          ])
         ),
         'warning',
         'ml',
@@ -229,13 +232,11 @@ function(lib)
       ),
       alert(
         'GpuRunEfficiencyDrop',
-        if config.optionalAlerts.efficiencyDrop && gpu.has('tensor_active') then (
-          '%s\n/\n(quantile_over_time(0.5, %s[6h]) > 0.1)\n< %g'
-        ) % [
+        if config.optionalAlerts.efficiencyDrop && gpu.has('tensor_active') then fill('%s\n/\n(quantile_over_time(0.5, %s[6h]) > 0.1)\n< %s', [
           of('run:gpu_tensor_active:ratio_rate5m'),
           of('run:gpu_tensor_active:ratio_rate5m'),
           thresholds.efficiency,
-        ],
+        ]),
         'warning',
         'ml',
         'A run uses its GPUs less than it did in the hours before.',
@@ -244,7 +245,7 @@ function(lib)
       ),
       alert(
         'GpuAllocatedIdle',
-        '%s\nunless on (%s)\n%s' % [idle('1h'), level, idle('4h')],
+        fill('%s\nunless on (%s)\n%s', [idle('1h'), level, idle('4h')]),
         'info',
         'ml',
         'A run holds GPUs and does not use them.',

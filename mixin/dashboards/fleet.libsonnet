@@ -1,4 +1,6 @@
 // The whole fleet: is it busy, is it healthy, is it worth its money, and what needs someone now.
+local fill = import '../lib/fill.libsonnet';
+
 function(lib)
   local config = lib.config;
   local panels = lib.panels;
@@ -13,7 +15,7 @@ function(lib)
   local held = 'project!~"|[(](unallocated|unsliced)[)]"';
   local unheld = 'project=~"|[(](unallocated|unsliced)[)]"';
   // Money of five minutes as money an hour.
-  local anHour(expr) = '12 * (%s)' % expr;
+  local anHour(expr) = fill('12 * (%s)', expr);
   local toNode(field) = panels.dataLink('Open node', dashboards.url('node', { node: field }));
   local toRun(field) = panels.dataLink('Open run', dashboards.url('run', { run: field }));
   local toProject(field) = panels.dataLink('Open cost', dashboards.url('cost', { project: field }));
@@ -34,7 +36,7 @@ function(lib)
               'GPUs',
               'GPUs that are seen now.',
               'none',
-              [panels.query('sum(%s)' % recorded('cluster:gpus:count'), 'GPUs')],
+              [panels.query(fill('sum(%s)', recorded('cluster:gpus:count')), 'GPUs')],
               'No GPU is reported: see whether an exporter is scraped.',
               { decimals: 0, graph: true },
             ),
@@ -43,7 +45,7 @@ function(lib)
               'Part of the GPUs that a run, a pod or a user holds, used or not.',
               'percentunit',
               [panels.query(
-                'sum(%s) / sum(%s)' % [recorded('run:gpu_share:sum', [held]), recorded('cluster:gpus:count')],
+                fill('sum(%s) / sum(%s)', [recorded('run:gpu_share:sum', [held]), recorded('cluster:gpus:count')]),
                 'allocated',
               )],
               'Nobody holds a GPU, or no source says who does.',
@@ -53,7 +55,7 @@ function(lib)
               'Busy',
               'Mean SM activity of all GPUs, free ones included: the part of the time in which a multiprocessor had work.',
               'percentunit',
-              [panels.query('avg(%s)' % recorded('cluster:gpu_sm_active:ratio_rate5m'), 'SM active')],
+              [panels.query(fill('avg(%s)', recorded('cluster:gpu_sm_active:ratio_rate5m')), 'SM active')],
               'No source reports SM activity.',
               { min: 0, max: 1, decimals: 0, graph: true, thresholds: activity },
             ),
@@ -61,7 +63,7 @@ function(lib)
               'Healthy',
               'Part of the GPUs that answered their last poll.',
               'percentunit',
-              [panels.query(if up == null then null else 'avg(%s)' % up, 'answer')],
+              [panels.query(if up == null then null else fill('avg(%s)', up), 'answer')],
               'No source says whether GPUs answer.',
               { min: 0, max: 1, decimals: 1, thresholds: [[null, colors.bad], [0.95, colors.attention], [1, colors.good]] },
             ),
@@ -69,7 +71,7 @@ function(lib)
               'Open incidents',
               'Incidents that are not closed. Those that isolate a node need a reset, a reboot or a new board.',
               'none',
-              [panels.query('count(%s) or vector(0)' % metric('gpu_fault_active'), 'open')],
+              [panels.query(fill('count(%s) or vector(0)', metric('gpu_fault_active')), 'open')],
               'No gpufleet is scraped.',
               { decimals: 0, thresholds: [[null, colors.good], [1, colors.bad]], colorMode: 'background' },
             ),
@@ -77,7 +79,7 @@ function(lib)
               'Unused cost an hour',
               'Price of the GPU time that was held and not used, of the last five minutes, as an hour of it.',
               config.currencyUnit,
-              [panels.query(anHour('sum(%s)' % recorded('cluster:gpu_unused_cost:increase5m')), 'unused')],
+              [panels.query(anHour(fill('sum(%s)', recorded('cluster:gpu_unused_cost:increase5m'))), 'unused')],
               'No price book is configured, or nothing is held.',
               { decimals: 0, graph: true, thresholds: [[null, colors.unused]] },
             ),
@@ -123,7 +125,7 @@ function(lib)
             panels.table(
               'Nodes that hold back their run',
               'Nodes whose clock is below their run by more than its spread and the floor allow: the run waits for them.',
-              [panels.row('%s > 0' % recorded('node_run:straggler_deficit:ratio'))],
+              [panels.row(fill('%s > 0', recorded('node_run:straggler_deficit:ratio')))],
               [
                 { field: 'node', name: 'Node', link: toNode('${__value.text}') },
                 { field: 'run', name: 'Run', link: toRun('${__value.text}') },
@@ -143,10 +145,10 @@ function(lib)
               + 'the time in which a kernel ran. Click a cell to open the node.',
               'percentunit',
               [panels.query(
-                '%s or %s' % [
+                fill('%s or %s', [
                   promql.avg(['node'], recorded('node:gpu_sm_active:ratio_rate5m')),
                   promql.avg(['node'], recorded('node:gpu_busy:ratio_rate5m')),
-                ],
+                ]),
                 '{{node}}',
               )],
               'No source reports what the GPUs do.',
@@ -162,7 +164,7 @@ function(lib)
               'Hottest GPU of each node',
               'The highest temperature of a die on the ten hottest nodes.',
               'celsius',
-              [panels.query('topk(10, %s)' % recorded('node:gpu_temperature_celsius:max'), '{{node}}')],
+              [panels.query(fill('topk(10, %s)', recorded('node:gpu_temperature_celsius:max')), '{{node}}')],
               'No source reports temperatures.',
               { w: 9, h: 9, fill: 0, dataLinks: [toNode('${__field.labels.node}')] },
             ),
@@ -177,7 +179,7 @@ function(lib)
               'none',
               [
                 panels.query(promql.sum(['project'], recorded('run:gpu_share:sum', [held])), '{{project}}'),
-                panels.query('sum(%s)' % recorded('run:gpu_share:sum', [unheld]), 'unallocated'),
+                panels.query(fill('sum(%s)', recorded('run:gpu_share:sum', [unheld])), 'unallocated'),
               ],
               'No source says who holds GPUs.',
               {

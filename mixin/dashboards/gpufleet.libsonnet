@@ -1,4 +1,6 @@
 // gpufleet itself: does each exporter answer, is what it serves fresh, and what could it not read.
+local fill = import '../lib/fill.libsonnet';
+
 function(lib)
   local config = lib.config;
   local panels = lib.panels;
@@ -39,7 +41,7 @@ function(lib)
               'GPUs that do not answer',
               'GPUs that did not answer their last poll: hung, lost, or behind a driver that is blocked.',
               'none',
-              [panels.query('count(%s == 0) or vector(0)' % ofNodes(metric('gpu_up')), 'GPUs')],
+              [panels.query(fill('count(%s == 0) or vector(0)', ofNodes(metric('gpu_up'))), 'GPUs')],
               'No gpufleet is scraped.',
               { decimals: 0, thresholds: [[null, colors.good], [1, colors.bad]], colorMode: 'background' },
             ),
@@ -48,7 +50,7 @@ function(lib)
               'Time since the last poll that a GPU answered, of the GPU where that is longest.',
               's',
               [panels.query(
-                'max(time() - %s)' % ofNodes('(%s)' % metric('gpufleet_last_poll_timestamp_seconds')), 'age'
+                fill('max(time() - %s)', ofNodes(fill('(%s)', metric('gpufleet_last_poll_timestamp_seconds')))), 'age'
               )],
               'No gpufleet is scraped.',
               { thresholds: [[null, colors.good], [15, colors.attention], [60, colors.bad]] },
@@ -57,7 +59,7 @@ function(lib)
               'Simulated',
               'Nodes whose metrics are invented: a demo or a simulation. In production this must be 0.',
               'none',
-              [panels.query('count(%s == 1) or vector(0)' % ofNodes(metric('gpufleet_simulated')), 'nodes')],
+              [panels.query(fill('count(%s == 1) or vector(0)', ofNodes(metric('gpufleet_simulated'))), 'nodes')],
               'No gpufleet is scraped.',
               { decimals: 0, thresholds: [[null, colors.good], [1, colors.attention]] },
             ),
@@ -72,7 +74,7 @@ function(lib)
               + 'interval, which is one second unless you changed it.',
               's',
               [panels.query(
-                'topk(10, %s)' % promql.max(['node'], ofNodes(metric('gpufleet_poll_duration_seconds'))), '{{node}}'
+                fill('topk(10, %s)', promql.max(['node'], ofNodes(metric('gpufleet_poll_duration_seconds')))), '{{node}}'
               )],
               'No gpufleet is scraped.',
               { min: 0 },
@@ -84,7 +86,7 @@ function(lib)
               [panels.query(
                 promql.sum(
                   ['return'],
-                  'rate(%s[$__rate_interval])' % metric('gpufleet_nvml_errors_total'),
+                  fill('rate(%s[$__rate_interval])', metric('gpufleet_nvml_errors_total')),
                 ) + ' > 0',
                 '{{return}}',
               )],

@@ -1,4 +1,6 @@
 // One node: its GPUs side by side, who holds them and what is wrong with them.
+local fill = import '../lib/fill.libsonnet';
+
 function(lib)
   local config = lib.config;
   local panels = lib.panels;
@@ -12,11 +14,11 @@ function(lib)
   // Each GPU of the node once, however many hold it.
   local each(expr) = if expr == null then null else promql.max(level, promql.attributed(expr, ofNode));
   // Of what has a label of its own, the readings of this node's GPUs.
-  local onThese(expr) = if expr == null then null else '(%s) and on (%s) %s' % [
+  local onThese(expr) = if expr == null then null else fill('(%s) and on (%s) %s', [
     expr,
     promql.level(['uuid']),
     promql.owners(ofNode),
-  ];
+  ]);
   local toGpu = panels.dataLink('Open GPU', dashboards.url(
     'gpu', { node: '${__field.labels.node}', gpu: '${__field.labels.uuid}' }
   ));

@@ -1,4 +1,6 @@
 // A dashboard: variables, links and the place of each panel.
+local fill = import 'fill.libsonnet';
+
 function(config) {
   local dashboards = self,
   local settings = config.dashboards,
@@ -79,38 +81,38 @@ function(config) {
       hide: 0,
       skipUrlSync: false,
     },
-    cluster: query('cluster', 'Cluster', 'label_values(cluster:gpus:count, %s)' % cluster, {
+    cluster: query('cluster', 'Cluster', fill('label_values(cluster:gpus:count, %s)', cluster), {
       hide: if config.showMultiCluster then 0 else 2,
     }),
-    project: query('project', 'Project', 'label_values(run:gpu_share:sum{%s=~"$cluster"}, project)' % cluster),
-    run: query('run', 'Run', 'label_values(run:gpu_share:sum{%s=~"$cluster",run!=""}, run)' % cluster),
+    project: query('project', 'Project', fill('label_values(run:gpu_share:sum{%s=~"$cluster"}, project)', cluster)),
+    run: query('run', 'Run', fill('label_values(run:gpu_share:sum{%s=~"$cluster",run!=""}, run)', cluster)),
     // For the page of one run, one node, one GPU.
-    oneRun: query('run', 'Run', 'label_values(run:gpu_share:sum{%s=~"$cluster",run!=""}, run)' % cluster, one),
-    node: query('node', 'Node', 'label_values(node:gpus:count{%s=~"$cluster"}, node)' % cluster),
-    oneNode: query('node', 'Node', 'label_values(node:gpus:count{%s=~"$cluster"}, node)' % cluster, one),
+    oneRun: query('run', 'Run', fill('label_values(run:gpu_share:sum{%s=~"$cluster",run!=""}, run)', cluster), one),
+    node: query('node', 'Node', fill('label_values(node:gpus:count{%s=~"$cluster"}, node)', cluster)),
+    oneNode: query('node', 'Node', fill('label_values(node:gpus:count{%s=~"$cluster"}, node)', cluster), one),
     // Nodes of the run, where the run is chosen first.
     nodeOfRun: query(
-      'node', 'Node', 'label_values(node_run:gpu_share:sum{%s=~"$cluster",run=~"$run"}, node)' % cluster
+      'node', 'Node', fill('label_values(node_run:gpu_share:sum{%s=~"$cluster",run=~"$run"}, node)', cluster)
     ),
-    gpu: query('gpu', 'GPU', 'label_values(run_gpu:gpu_share:max{%s=~"$cluster",node=~"$node"}, uuid)' % cluster),
+    gpu: query('gpu', 'GPU', fill('label_values(run_gpu:gpu_share:max{%s=~"$cluster",node=~"$node"}, uuid)', cluster)),
     oneGpu: query(
-      'gpu', 'GPU', 'label_values(run_gpu:gpu_share:max{%s=~"$cluster",node=~"$node"}, uuid)' % cluster, one
+      'gpu', 'GPU', fill('label_values(run_gpu:gpu_share:max{%s=~"$cluster",node=~"$node"}, uuid)', cluster), one
     ),
     pod: query(
-      'pod', 'Pod', 'label_values(run_gpu:gpu_share:max{%s=~"$cluster",run=~"$run"}, workload_pod)' % cluster
+      'pod', 'Pod', fill('label_values(run_gpu:gpu_share:max{%s=~"$cluster",run=~"$run"}, workload_pod)', cluster)
     ),
-    model: query('model', 'Model', 'label_values(model:gpus:count{%s=~"$cluster"}, model)' % cluster),
+    model: query('model', 'Model', fill('label_values(model:gpus:count{%s=~"$cluster"}, model)', cluster)),
     // One of your own.
     query:: query,
   },
 
   // Another dashboard, by its key in config.dashboards.uids: keeps the time and the data source, and sets the given
   // variables, {node: '${__data.fields.node}'}.
-  url(key, values={}):: '%s/d/%s?${datasource:queryparam}&${__url_time_range}%s' % [
+  url(key, values={}):: fill('%s/d/%s?${datasource:queryparam}&${__url_time_range}%s', [
     settings.linkPrefix,
     settings.uids[key],
-    std.join('', ['&var-%s=%s' % [name, values[name]] for name in std.objectFields(values)]),
-  ],
+    std.join('', [fill('&var-%s=%s', [name, values[name]]) for name in std.objectFields(values)]),
+  ]),
 
   // key: its key in config.dashboards.uids; `variables` in the order in which they depend on each other, after
   // the data source and the cluster, which every dashboard has.

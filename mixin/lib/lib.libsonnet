@@ -7,4 +7,6 @@ function(config) {
   panels: (import 'panels.libsonnet')(config),
   dashboards: (import 'dashboards.libsonnet')(config),
   colors: import 'colors.libsonnet',
+  // What of it is recorded; set where alerts are made.
+  recorded: { series: [], problems: [] },
 }

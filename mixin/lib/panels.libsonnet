@@ -1,6 +1,7 @@
 // Panels as classic JSON (schemaVersion 42), every field explicit. A panel has a title, a description, a unit and a
 // sentence for when it is empty; its size in the grid is `w` by `h` and its place is given by the dashboard's layout.
 local colors = import 'colors.libsonnet';
+local fill = import 'fill.libsonnet';
 
 function(config) {
   local panels = self,
@@ -54,8 +55,8 @@ function(config) {
   local base(type, title, description, unit, queries, empty, opts) =
     local kept = std.filter(function(q) q != null, queries);
     if std.length(kept) == 0 && type != 'text' then null else {
-      assert std.length(title) > 0 && std.endsWith(description, '.') : 'panel %s: a sentence of description' % title,
-      assert std.length(empty) > 0 : 'panel %s: say what it means when it is empty' % title,
+      assert std.length(title) > 0 && std.endsWith(description, '.') : fill('panel %s: a sentence of description', title),
+      assert std.length(empty) > 0 : fill('panel %s: say what it means when it is empty', title),
       type: type,
       title: title,
       description: description,

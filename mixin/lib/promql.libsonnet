@@ -1,6 +1,8 @@
 // PromQL, built so that what must be the same everywhere is written once: selectors with the configured ones, levels
 // with the cluster, the one join and the one increment. An expression is a string; one of several lines has no line
 // break at its end.
+local fill = import 'fill.libsonnet';
+
 function(config) {
   local promql = self,
 
@@ -58,7 +60,7 @@ function(config) {
     local ours = promql.max(['node', 'gpu', 'uuid', 'driver_version'], promql.metric('gpu_info'));
     local any = promql.max(['node', 'gpu', 'uuid'], promql.owners());
     if config.sources == ['gpufleet'] then ours
-    else if std.member(config.sources, 'gpufleet') then '%s\nor on (%s)\n%s' % [ours, promql.level(['uuid']), any]
+    else if std.member(config.sources, 'gpufleet') then fill('%s\nor on (%s)\n%s', [ours, promql.level(['uuid']), any])
     else any,
 
   // A selector as it was so long ago.
@@ -68,12 +70,12 @@ function(config) {
   // increase() does not see. `labels` tell the counters apart, without the address of who reports them.
   risen(selector, window, labels, op='max')::
     local by(expr) = promql.aggregate(op, labels, expr);
-    '%s > 0\nor\n(%s > 0 unless on (%s) %s)' % [
+    fill('%s > 0\nor\n(%s > 0 unless on (%s) %s)', [
       by('increase(' + selector + '[' + window + '])'),
       by(selector),
       promql.level(labels),
       by(promql.ago(selector, window)),
-    ],
+    ]),
 
   // Series of a node's exporter that carry no node: with the node that the exporter says it is on.
   onNode(expr):: promql.join(
@@ -125,7 +127,7 @@ function(config) {
       // An account of time is old by its own value; one of money, or of useful time, by that of its time.
       old:
         if age == null then ' > 3900'
-        else '\n      unless on (%s)\n      %s <= 3900' % [clock, of('5m', '1m', age, 'min_over_time', clock)],
+        else fill('\n      unless on (%s)\n      %s <= 3900', [clock, of('5m', '1m', age, 'min_over_time', clock)]),
     },
 
   // The larger of two vectors with equal labels.

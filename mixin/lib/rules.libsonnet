@@ -1,4 +1,6 @@
 // Groups of rules, and the rules in them. What needs a reading that no configured source has is null and left out.
+local fill = import 'fill.libsonnet';
+
 function(config) {
   // For descriptions: which GPU it is, and which runs hold it. The runs are looked up when the alert is written: as
   // labels they would make another alert of it whenever its holder changes.
@@ -31,14 +33,14 @@ function(config) {
     annotations: {
       summary: summary,
       description: description,
-      runbook_url: config.runbookURLPattern % name,
+      runbook_url: fill(config.runbookURLPattern, name),
     },
   },
 
   // A group. `interval` null is the server's own: for alerts on what is not recorded.
   group(name, rules, interval=null):: {
     local kept = std.filter(function(rule) rule != null, rules),
-    assert std.length(kept) <= 20 : 'group %s has %d rules: at most 20' % [name, std.length(kept)],
+    assert std.length(kept) <= 20 : fill('group %s has %s rules: at most 20', [name, std.length(kept)]),
     name: name,
     [if interval != null then 'interval']: interval,
     rules: kept,

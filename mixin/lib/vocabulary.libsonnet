@@ -1,6 +1,7 @@
 // One word for each reading of a GPU, whatever source it comes from. Every expression has one series a GPU and only
 // the labels cluster and uuid (a slice's mig_uuid, too), and those that the word itself has. What no configured source
 // reports is null: rules, panels and alerts leave out what is null.
+local fill = import 'fill.libsonnet';
 local promqlOf = import 'promql.libsonnet';
 
 local files = {
@@ -24,7 +25,7 @@ function(config)
 
   local read(kind, word, matchers, form) =
     local known = words[kind];
-    assert std.objectHas(known, word) : 'mixin/lib/words.libsonnet has no word %s for a %s' % [word, kind];
+    assert std.objectHas(known, word) : fill('mixin/lib/words.libsonnet has no word %s for a %s', [word, kind]);
     local extra = std.get(known[word], 'labels', []);
     local key = if kind == 'slice' then ['uuid', 'mig_uuid'] else ['uuid'];
     local exprs = [
@@ -84,7 +85,7 @@ function(config)
     slice: reader('slice'),
     // Each holder of each GPU and slice; the value is its share of the GPU. For rules/owners.libsonnet alone: all
     // others read what that records (promql.owners).
-    owners: std.join('\nor on (%s)\n' % promql.level(['uuid']), [source.owners for source in sources]),
+    owners: std.join(fill('\nor on (%s)\n', promql.level(['uuid'])), [source.owners for source in sources]),
     // Each GPU with its model (label `model`).
-    models: std.join('\nor on (%s)\n' % promql.level(['uuid']), [source.models for source in sources]),
+    models: std.join(fill('\nor on (%s)\n', promql.level(['uuid'])), [source.models for source in sources]),
   }

@@ -1,6 +1,8 @@
 // Where all GPU time and all money went, five minutes at a time: capacity = busy + unused + unmeasured + unallocated +
 // unsliced + unavailable. Everything but capacity is counted, and unavailable is what is left: nodes that do not
 // answer, and what is free on nodes that take no work.
+local fill = import '../lib/fill.libsonnet';
+
 function(lib)
   local config = lib.config;
   local promql = lib.promql;
@@ -18,11 +20,11 @@ function(lib)
   local unused = 'run:gpu_unused_cost:increase5m';
 
   // 0 where there is none, so that states can be added up.
-  local orZero(expr) = '%s\nor\n0 * %s' % [expr, capacity];
+  local orZero(expr) = fill('%s\nor\n0 * %s', [expr, capacity]);
   local time(state, expr) = record(seconds, expr, { state: state });
   local priced(state, expr) = record(money, expr, { state: state });
   local unmeasured(series) =
-    '%s%s\nunless on (%s)\n%s' % [series, held, promql.level(run), productive];
+    fill('%s%s\nunless on (%s)\n%s', [series, held, promql.level(run), productive]);
 
   local schedulable = promql.metric('kube_node_spec_unschedulable', [], config.kubeStateMetricsSelector);
 
@@ -34,31 +36,31 @@ function(lib)
       ),
       record(
         capacity,
-        '300 * ' + promql.sum([], 'max_over_time(node:metered_gpus:count[%s])' % config.capacityLookback),
+        '300 * ' + promql.sum([], fill('max_over_time(node:metered_gpus:count[%s])', config.capacityLookback)),
       ),
       record('cluster:gpu_cordoned_seconds:increase5m', orZero(
         '300 * ' + promql.sum(
           [],
-          'node_run:gpu_share:sum{project="(unallocated)"} and on (%s) %s == 1' % [promql.level(['node']), schedulable],
+          fill('node_run:gpu_share:sum{project="(unallocated)"} and on (%s) %s == 1', [promql.level(['node']), schedulable]),
         )
       )),
       time('busy', orZero(promql.sum([], productive + held))),
-      time('unused', orZero(promql.sum([], 'clamp_min(%s%s - %s, 0)' % [allocated, held, productive]))),
+      time('unused', orZero(promql.sum([], fill('clamp_min(%s%s - %s, 0)', [allocated, held, productive])))),
       time('unmeasured', orZero(promql.sum([], unmeasured(allocated)))),
-      time('unallocated', 'clamp_min(\n  (%s)\n  -\n  cluster:gpu_cordoned_seconds:increase5m,\n  0\n)' % [
+      time('unallocated', fill('clamp_min(\n  (%s)\n  -\n  cluster:gpu_cordoned_seconds:increase5m,\n  0\n)', [
         orZero(promql.sum([], allocated + '{project="(unallocated)"}')),
-      ]),
+      ])),
       time('unsliced', orZero(promql.sum([], allocated + '{project="(unsliced)"}'))),
-      time('unavailable', 'clamp_min(%s - %s, 0)' % [capacity, promql.sum([], seconds + '{state!="unavailable"}')]),
+      time('unavailable', fill('clamp_min(%s - %s, 0)', [capacity, promql.sum([], seconds + '{state!="unavailable"}')])),
 
       priced('busy', promql.sum(
         ['currency'],
-        'clamp_min(%s%s - on (%s) %s, 0)' % [
+        fill('clamp_min(%s%s - on (%s) %s, 0)', [
           cost,
           held,
           promql.level(run + ['currency']),
           promql.sum(run + ['currency'], unused),
-        ]
+        ])
       )),
       priced('unused', promql.sum(['currency'], unused)),
       priced('unmeasured', promql.sum(['currency'], unmeasured(cost))),
@@ -68,7 +70,7 @@ function(lib)
       priced('unavailable', promql.join(
         promql.join(
           promql.sum(['currency'], cost),
-          '%s > 0' % promql.sum([], allocated),
+          fill('%s > 0', promql.sum([], allocated)),
           [],
           '/',
         ),

@@ -1,5 +1,7 @@
 // One vocabulary for all systems that run models: series of a model (labels model and system), so that there is one
 // alert and one panel for each thing.
+local fill = import '../lib/fill.libsonnet';
+
 function(lib)
   local config = lib.config;
   local promql = lib.promql;
@@ -41,19 +43,19 @@ function(lib)
   local buckets(system, name) = 'rate(' + select(system, name, '_bucket') + '[' + window + '])';
   local mean(word, total) =
     local exprs = [
-      '%s\n/\n(%s > 0)' % [
+      fill('%s\n/\n(%s > 0)', [
         tidy(system, 'rate(' + select(system, name, '_sum') + '[' + window + '])', 'sum'),
         tidy(system, 'rate(' + select(system, name, '_count') + '[' + window + '])', 'sum'),
-      ]
+      ])
       for system in systems
       if std.objectHas(system, word)
       for name in system[word]
     ] + [
-      '%s%s\n/\n(%s > 0)' % [
+      fill('%s%s\n/\n(%s > 0)', [
         tidy(system, 'rate(' + select(system, system[total].sum) + '[' + window + '])', 'sum'),
         system[total].scale,
         tidy(system, 'rate(' + select(system, system[total].count) + '[' + window + '])', 'sum'),
-      ]
+      ])
       for system in systems
       if std.objectHas(system, total)
     ];
@@ -72,7 +74,7 @@ function(lib)
       record('model:inference_preemptions:rate5m', over('preemptions', rate)),
       record('model:inference_prefix_hits:ratio_rate5m', (
         local hits = over('prefix_hits', rate);
-        if hits == null then null else '(%s)\n/\n((%s) > 0)' % [hits, over('prefix_queries', rate)]
+        if hits == null then null else fill('(%s)\n/\n((%s) > 0)', [hits, over('prefix_queries', rate)])
       )),
       record('model:inference_ttft_seconds:mean5m', mean('ttft', 'no_total')),
       record('model:inference_e2e_seconds:mean5m', mean('e2e', 'e2e_total')),

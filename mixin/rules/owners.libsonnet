@@ -1,5 +1,7 @@
 // Who holds which GPU, joined once; what the GPUs do, for each holder; and from there every other level. These are
 // all the series that there are one of for each GPU: everything else is recorded by node or by run.
+local fill = import '../lib/fill.libsonnet';
+
 function(lib)
   local config = lib.config;
   local promql = lib.promql;
@@ -17,7 +19,7 @@ function(lib)
 
   // Sums of shares and of shares times a recorded reading: means of any level are one over the other.
   local weighted(name) =
-    local series = 'run_gpu:%s' % name;
+    local series = fill('run_gpu:%s', name);
     [
       promql.sum(nodeRun, 'run_gpu:gpu_share:max * ' + series),
       promql.sum(nodeRun, 'run_gpu:gpu_share:max and ' + series),
@@ -28,22 +30,22 @@ function(lib)
     gpu_tensor_active: 'tensor_active',
   };
   local names = [name for name in std.objectFields(readings) if gpu.has(readings[name])];
-  local mean(name, labels, matchers='') = '%s\n/\n(%s > 0)' % [
-    promql.sum(labels, 'node_run:%s_gpus:sum%s' % [name, matchers]),
-    promql.sum(labels, 'node_run:%s_share:sum%s' % [name, matchers]),
-  ];
+  local mean(name, labels, matchers='') = fill('%s\n/\n(%s > 0)', [
+    promql.sum(labels, fill('node_run:%s_gpus:sum%s', [name, matchers])),
+    promql.sum(labels, fill('node_run:%s_share:sum%s', [name, matchers])),
+  ]);
 
   [
     lib.rules.group('gpufleet-owners', [
       record('run_gpu:gpu_share:max', lib.vocabulary.owners),
     ] + [
-      record('run_gpu:%s:ratio_rate5m' % name, attributed(readings[name]))
+      record(fill('run_gpu:%s:ratio_rate5m', name), attributed(readings[name]))
       for name in names
     ] + [
       record(
         'run_gpu:sm_clock:ratio_avg5m',
         if gpu.has('sm_clock_max') then promql.attributed(
-          '%s\n/\n%s' % [gpu.mean('sm_clock'), '(%s > 0)' % gpu.now('sm_clock_max')]
+          fill('%s\n/\n%s', [gpu.mean('sm_clock'), fill('(%s > 0)', gpu.now('sm_clock_max'))])
         ),
       ),
       record('run_gpu:throttled:ratio_rate5m', promql.attributed(gpu.mean('throttled'))),
@@ -51,8 +53,8 @@ function(lib)
       record('node_run:gpu_share:sum', promql.sum(nodeRun, 'run_gpu:gpu_share:max')),
     ] + std.flattenArrays([
       [
-        record('node_run:%s_gpus:sum' % name, weighted(name + ':ratio_rate5m')[0]),
-        record('node_run:%s_share:sum' % name, weighted(name + ':ratio_rate5m')[1]),
+        record(fill('node_run:%s_gpus:sum', name), weighted(name + ':ratio_rate5m')[0]),
+        record(fill('node_run:%s_share:sum', name), weighted(name + ':ratio_rate5m')[1]),
       ]
       for name in names
     ]), interval=config.evaluationInterval),
@@ -63,11 +65,11 @@ function(lib)
       record('cluster:gpus:count', promql.sum([], 'node:gpus:count')),
     ] + std.flattenArrays([
       [
-        record('node:%s:ratio_rate5m' % name, mean(name, ['node'])),
-        record('run:%s:ratio_rate5m' % name, mean(name, config.runLabels, '{run!=""}')),
-        record('node_run:%s:ratio_rate5m' % name, mean(name, nodeRun, '{run!=""}')),
-        record('project:%s:ratio_rate5m' % name, mean(name, ['project'])),
-        record('cluster:%s:ratio_rate5m' % name, mean(name, [])),
+        record(fill('node:%s:ratio_rate5m', name), mean(name, ['node'])),
+        record(fill('run:%s:ratio_rate5m', name), mean(name, config.runLabels, '{run!=""}')),
+        record(fill('node_run:%s:ratio_rate5m', name), mean(name, nodeRun, '{run!=""}')),
+        record(fill('project:%s:ratio_rate5m', name), mean(name, ['project'])),
+        record(fill('cluster:%s:ratio_rate5m', name), mean(name, [])),
       ]
       for name in names
     ]), interval=config.evaluationInterval),
@@ -76,10 +78,10 @@ function(lib)
       record('model:gpus:count', promql.count(['model'], lib.vocabulary.models)),
     ] + [
       record(
-        'model:%s:ratio_rate5m' % name,
+        fill('model:%s:ratio_rate5m', name),
         promql.avg(['model'], promql.join(
-          '(%s)' % lib.vocabulary.models,
-          'avg by (%s) (run_gpu:%s:ratio_rate5m)' % [promql.level(['uuid']), name],
+          fill('(%s)', lib.vocabulary.models),
+          fill('avg by (%s) (run_gpu:%s:ratio_rate5m)', [promql.level(['uuid']), name]),
         )),
       )
       for name in names

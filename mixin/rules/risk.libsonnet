@@ -1,5 +1,7 @@
 // Which GPU will be the next to break? Signs that say little each, weighed together. Only GPUs that show one have
 // series here.
+local fill = import '../lib/fill.libsonnet';
+
 function(lib)
   local config = lib.config;
   local thresholds = config.thresholds;
@@ -9,44 +11,44 @@ function(lib)
   local run = config.runLabels;
   // What is left of a condition counts for its weight.
   local part(name, weight, condition) = record(
-    'gpu:risk_part:score', if condition == null then null else '0 * (%s) + %d' % [condition, weight], { part: name }
+    'gpu:risk_part:score', if condition == null then null else fill('0 * (%s) + %s', [condition, weight]), { part: name }
   );
   local banks(availability) =
     if !gpu.has('remap_banks') then null
-    else promql.max(['uuid'], gpu.now('remap_banks', ['availability="%s"' % availability])) + ' > 0';
+    else promql.max(['uuid'], gpu.now('remap_banks', [fill('availability="%s"', availability)])) + ' > 0';
   local corrected = if !gpu.has('ecc_correctable') then null else promql.sum(['uuid'], gpu.total('ecc_correctable'));
 
   [
     lib.rules.group('gpufleet-risk', [
       record('gpu:problem:max', (
-        if !gpu.has('sm_clock_max') then null else promql.max(['uuid'], '%s\nand on (%s)\nrun:gpu_share:sum >= 4' % [
+        if !gpu.has('sm_clock_max') then null else promql.max(['uuid'], fill('%s\nand on (%s)\nrun:gpu_share:sum >= 4', [
           promql.join(
             'run_gpu:sm_clock:ratio_avg5m{run!=""}',
-            '%g * run:sm_clock:ratio_median5m' % (1 - thresholds.slowerThanPeers),
+            fill('%s * run:sm_clock:ratio_median5m', (1 - thresholds.slowerThanPeers)),
             run,
             '<',
           ),
           promql.level(run),
-        ])
+        ]))
       ), { problem: 'slower_than_peers' }),
       // A day's difference of two samples: an increase over a day would read all of them.
-      part('corrected_errors', 1, if corrected == null then null else '%s > %d' % [
-        '%s\n-\n%s' % [corrected, promql.sum(['uuid'], gpu.before('ecc_correctable', '1d'))],
+      part('corrected_errors', 1, if corrected == null then null else fill('%s > %s', [
+        fill('%s\n-\n%s', [corrected, promql.sum(['uuid'], gpu.before('ecc_correctable', '1d'))]),
         thresholds.correctedErrorsPerDay,
-      ]),
+      ])),
       part('few_spare_rows', 1, banks('low')),
       part('no_spare_rows', 2, banks('none')),
       part('recurring_heat', 1, promql.max(
         ['uuid'], 'count_over_time(gpu:problem:max{problem=~"throttled_.*"}[1d])'
-      ) + ' > %d' % thresholds.recurringMinutes),
+      ) + fill(' > %s', thresholds.recurringMinutes)),
       part('slower_than_peers', 1, promql.max(
         ['uuid'], 'count_over_time(gpu:problem:max{problem="slower_than_peers"}[1d])'
-      ) + ' > %d' % (12 * thresholds.slowerHours)),
+      ) + fill(' > %s', (12 * thresholds.slowerHours))),
       part('repeated_incidents', 2, if !std.member(config.sources, 'gpufleet') then null else promql.count(
         ['uuid'],
         promql.max(
           ['uuid', 'incident'],
-          'last_over_time(%s[7d])' % promql.metric('gpu_fault_active', ['class!="application"', 'uuid!=""']),
+          fill('last_over_time(%s[7d])', promql.metric('gpu_fault_active', ['class!="application"', 'uuid!=""'])),
         )
       ) + ' > 1'),
       record('gpu:risk:sum', promql.sum(['uuid'], 'gpu:risk_part:score')),

@@ -1,6 +1,8 @@
 // Which runs would have fit a MIG slice, by the most that they used in the seven days before (or since they began),
 // and the money that would have been returned. Only runs whose pods hold one whole GPU each: collectives do not run
 // across slices.
+local fill = import '../lib/fill.libsonnet';
+
 function(lib)
   local promql = lib.promql;
   local gpu = lib.vocabulary.gpu;
@@ -19,7 +21,7 @@ function(lib)
   local used = 'run:gpu_memory_used:ratio_max7d';
   local active = 'run:gpu_sm_active:ratio_max7d';
   local fits(slice) =
-    'label_replace(0 * (%s <= %s and %s <= %s) + %s, "slice", "%s", "", "")' % [
+    fill('label_replace(0 * (%s <= %s and %s <= %s) + %s, "slice", "%s", "", "")', [
       used,
       slice.memory,
       active,
@@ -28,13 +30,13 @@ function(lib)
       if slice.memory == '4 / 8' && slice.compute == '3 / 7' then '4 / 8'
       else slice.compute,
       slice.name,
-    ];
+    ]);
   local fit = 'run:gpu_slice_fit:ratio';
 
   if !possible then [] else [
     lib.rules.group('gpufleet-slices', [
       record('run:gpu_memory_used:ratio_max5m', promql.max(run, promql.attributed(
-        '%s\n/\n(%s > 0)' % [gpu.high('memory_used', '5m'), gpu.now('memory_total')], whole
+        fill('%s\n/\n(%s > 0)', [gpu.high('memory_used', '5m'), gpu.now('memory_total')]), whole
       ))),
       record('run:gpu_sm_active:ratio_max5m', promql.max(
         run, promql.metric('run_gpu:gpu_sm_active:ratio_rate5m', whole, '')
@@ -47,17 +49,17 @@ function(lib)
         'run:gpus_per_pod:max',
         promql.max(run, promql.count(
           run + ['workload_namespace', 'workload_pod'],
-          '%s and on (%s) %s' % [promql.owners(whole), promql.level(['uuid']), gpu.now('mig_enabled')],
+          fill('%s and on (%s) %s', [promql.owners(whole), promql.level(['uuid']), gpu.now('mig_enabled')]),
         )),
       ),
       record(
         fit,
-        '(\n  %s\n)\nand on (%s)\nrun:gpus_per_pod:max == 1' % [
+        fill('(\n  %s\n)\nand on (%s)\nrun:gpus_per_pod:max == 1', [
           std.join(
-            '\n  or on (%s)\n  ' % promql.level(run), std.map(fits, slices)
+            fill('\n  or on (%s)\n  ', promql.level(run)), std.map(fits, slices)
           ),
           promql.level(run),
-        ],
+        ]),
       ),
       record('run:gpu_slice_return_cost:increase5m', promql.join('run:gpu_cost:increase5m', '1 - ' + fit, run)),
     ], interval='5m'),

@@ -2,6 +2,8 @@
 // that GPU, so that models can be mixed; it is a straggler if it is slower than the run's median by more than the
 // run's own spread, and is held back at that. Peers that wait have the highest clocks and the least activity: neither
 // says that a node is slow.
+local fill = import '../lib/fill.libsonnet';
+
 function(lib)
   local config = lib.config;
   local thresholds = config.thresholds;
@@ -13,15 +15,15 @@ function(lib)
 
   local clock = if gpu.has('sm_clock_max') then 'node_run:sm_clock:ratio_min5m' else null;
   local ifClock(expr) = if clock == null then null else expr;
-  local spread = '%g * 1.48 * run:sm_clock:ratio_mad5m' % thresholds.stragglerSpread;
-  local floor = '%g * run:sm_clock:ratio_median5m' % thresholds.stragglerDeficit;
+  local spread = fill('%s * 1.48 * run:sm_clock:ratio_mad5m', thresholds.stragglerSpread);
+  local floor = fill('%s * run:sm_clock:ratio_median5m', thresholds.stragglerDeficit);
 
   local waits = [
-    'run_gpu:gpu_busy:ratio_rate5m > bool %g' % thresholds.waitingBusy,
-    'run_gpu:gpu_sm_active:ratio_rate5m < bool %g' % thresholds.waitingSmActive,
+    fill('run_gpu:gpu_busy:ratio_rate5m > bool %s', thresholds.waitingBusy),
+    fill('run_gpu:gpu_sm_active:ratio_rate5m < bool %s', thresholds.waitingSmActive),
   ] + (
     if gpu.has('tensor_active')
-    then ['run_gpu:gpu_tensor_active:ratio_rate5m < bool %g' % thresholds.waitingTensorActive] else []
+    then [fill('run_gpu:gpu_tensor_active:ratio_rate5m < bool %s', thresholds.waitingTensorActive)] else []
   );
 
   [
@@ -32,18 +34,18 @@ function(lib)
       record('run:sm_clock:ratio_median5m', ifClock(promql.quantile('0.5', run, clock))),
       record(
         'run:sm_clock:ratio_mad5m',
-        ifClock(promql.quantile('0.5', run, 'abs(%s)' % promql.join(clock, 'run:sm_clock:ratio_median5m', run, '-'))),
+        ifClock(promql.quantile('0.5', run, fill('abs(%s)', promql.join(clock, 'run:sm_clock:ratio_median5m', run, '-')))),
       ),
       // Above 0 a node is slower than the run's spread and the floor allow; only where there are peers enough.
       record(
         'node_run:straggler_deficit:ratio',
         ifClock(
           promql.join(
-            '-(%s)' % promql.join(clock, 'run:sm_clock:ratio_median5m', run, '-'),
+            fill('-(%s)', promql.join(clock, 'run:sm_clock:ratio_median5m', run, '-')),
             promql.larger(spread, floor),
             run,
             '-',
-          ) + '\nand on (%s)\nrun:nodes:count >= %d' % [promql.level(run), thresholds.stragglerNodes]
+          ) + fill('\nand on (%s)\nrun:nodes:count >= %s', [promql.level(run), thresholds.stragglerNodes])
         ),
       ),
       // Kernels run (they spin in a collective), and compute nothing.
@@ -62,10 +64,10 @@ function(lib)
       record(
         'run:waiting_in_collective:ratio',
         if gpu.has('sm_active')
-        then '%s\n/\n(%s > 0)' % [
+        then fill('%s\n/\n(%s > 0)', [
           promql.sum(run, 'node_run:waiting_gpus:sum'),
           promql.sum(run, 'node_run:gpu_sm_active_share:sum{run!=""}'),
-        ],
+        ]),
       ),
       record('node_run:gpu_temperature_celsius:max', promql.max(nodeRun, promql.attributed(gpu.now('temperature')))),
       record('node_run:gpu_power_watts:sum', promql.sum(nodeRun, promql.shared(gpu.now('power')))),

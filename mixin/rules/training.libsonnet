@@ -1,10 +1,12 @@
 // Progress of training, as the processes report it through the exporter: one series a run, whatever its ranks.
+local fill = import '../lib/fill.libsonnet';
+
 function(lib)
   local promql = lib.promql;
   local record = lib.rules.record;
   local run = lib.config.runLabels;
   local metric(name) = promql.metric(name, [], lib.config.trainingSelector);
-  local rate(name, window) = 'rate(%s[%s])' % [metric(name), window];
+  local rate(name, window) = fill('rate(%s[%s])', [metric(name), window]);
 
   if !std.member(lib.config.sources, 'gpufleet') then [] else [
     lib.rules.group('gpufleet-training', [
@@ -16,12 +18,12 @@ function(lib)
       ),
       record(
         'run:train_step_duration_seconds:median15m',
-        'histogram_quantile(0.5, %s)' % promql.sum(run + ['le'], rate('train_step_duration_seconds_bucket', '15m')),
+        fill('histogram_quantile(0.5, %s)', promql.sum(run + ['le'], rate('train_step_duration_seconds_bucket', '15m'))),
       ),
-      record('node_run:train_step_duration_seconds:mean5m', '%s\n/\n(%s > 0)' % [
+      record('node_run:train_step_duration_seconds:mean5m', fill('%s\n/\n(%s > 0)', [
         promql.sum(['node'] + run, rate('train_step_duration_seconds_sum', '5m')),
         promql.sum(['node'] + run, rate('train_step_duration_seconds_count', '5m')),
-      ]),
+      ])),
       record('run:train_tokens:rate5m', promql.sum(run, rate('train_tokens_total', '5m'))),
       record('run:train_loss:avg', promql.avg(run, metric('train_loss'))),
       record('run:train_grad_norm:max', promql.max(run, metric('train_grad_norm'))),

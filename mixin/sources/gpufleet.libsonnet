@@ -1,4 +1,5 @@
 // gpufleet's own metrics (docs/metrics.md).
+local fill = import '../lib/fill.libsonnet';
 local promqlOf = import '../lib/promql.libsonnet';
 local entry = import 'entry.libsonnet';
 
@@ -13,15 +14,15 @@ function(config)
     // Its series have the vocabulary's labels already.
     rename(expr, slice):: expr,
 
-    owners:: '%s\nor on (%s)\n%s' % [
+    owners:: fill('%s\nor on (%s)\n%s', [
       promql.max(promql.ownerLabels, promql.metric('gpu_owner_share')),
       promql.level(['uuid']),
       // Without a source of owners a GPU still has a node.
       promql.max(['node', 'gpu', 'uuid'], promql.metric('gpu_info')),
-    ],
+    ]),
     models:: promql.max(
       ['uuid', 'model'],
-      'label_replace(%s, "model", "$1", "name", "(.+)")' % promql.metric('gpu_info'),
+      fill('label_replace(%s, "model", "$1", "name", "(.+)")', promql.metric('gpu_info')),
     ),
 
     gpu: {

@@ -1,4 +1,5 @@
 // RDMA traffic and its health by node. Each word gives series with the labels cluster, node (and nic, port).
+local fill = import '../lib/fill.libsonnet';
 local promqlOf = import '../lib/promql.libsonnet';
 
 function(config)
@@ -10,12 +11,13 @@ function(config)
     promql.max(port + more, promql.join(
       promql.max(['instance'] + port, promql.metric('nic_info')), expr, ['instance', 'nic', 'port']
     ));
-  local rate(selector) = 'rate(%s[%s])' % [selector, config.rateInterval];
+  local rate(selector) = fill('rate(%s[%s])', [selector, config.rateInterval]);
 
   local theirs(name) = promql.metric('node_infiniband_' + name, [], config.nodeExporterSelector);
-  local placed(expr, more=[]) = promql.max(port + more, (
-    'label_replace(label_replace(%s, "nic", "$1", "device", "(.+)"), "node", "$1", "%s", "(.+?)(?::[0-9]+)?")'
-  ) % [expr, config.nodeExporterNodeLabel]);
+  local placed(expr, more=[]) = promql.max(port + more, fill(
+    'label_replace(label_replace(%s, "nic", "$1", "device", "(.+)"), "node", "$1", "%s", "(.+?)(?::[0-9]+)?")',
+    [expr, config.nodeExporterNodeLabel],
+  ));
 
   local sources = {
     gpufleet: {
@@ -34,10 +36,10 @@ function(config)
       speed: placed(theirs('rate_bytes_per_second')),
       // 4 is active.
       link_up: placed(theirs('state_id') + ' == bool 4'),
-      link_downs: placed('increase(%s[30m])' % theirs('link_downed_total')),
+      link_downs: placed(fill('increase(%s[30m])', theirs('link_downed_total'))),
       // Since node_exporter 1.11.
       retransmits: promql.sum(port, placed(std.join(' or ', [
-        'label_replace(%s, "kind", "%s", "", "")' % [rate(theirs(kind + '_total')), kind]
+        fill('label_replace(%s, "kind", "%s", "", "")', [rate(theirs(kind + '_total')), kind])
         for kind in [
           'local_ack_timeout_errors',
           'packet_sequence_errors',
@@ -50,7 +52,7 @@ function(config)
 
   {
     [word]: std.join(
-      '\nor on (%s)\n' % promql.level(['node']),
+      fill('\nor on (%s)\n', promql.level(['node'])),
       [sources[name][word] for name in config.networkSources if std.objectHas(sources[name], word)],
     )
     for word in ['receive', 'transmit', 'speed', 'link_up', 'link_downs', 'retransmits']

@@ -1,0 +1,140 @@
+// What the users of a model notice. One alert for each, whatever serves the model.
+local fill = import '../lib/fill.libsonnet';
+
+function(lib)
+  local config = lib.config;
+  local thresholds = config.thresholds;
+  local promql = lib.promql;
+  local alert = lib.rules.alert;
+  local level = promql.level(['model', 'system']);
+  local recorded = lib.recorded.series;
+  // Left out where no configured system reports all of these.
+  local needs(names, expr) = if std.length([n for n in names if !std.setMember(n, recorded)]) > 0 then null else expr;
+  local running = 'model:inference_requests_running:sum';
+  local waiting = 'model:inference_requests_waiting:sum';
+  local generated = 'model:inference_generation_tokens:rate5m';
+  local requests = 'model:inference_requests:rate5m';
+  local failed = 'model:inference_requests_failed:rate5m';
+  local kv = 'model:inference_kv_usage:ratio_max';
+  local it = 'Model {{ $labels.model }}{{ with $labels.system }} on {{ . }}{{ end }}';
+
+  // The part of the answers that came later than the bound, over a window. A histogram has its own bounds: the part is
+  // counted at the first one that is not below the bound.
+  local late(buckets, bound, window) =
+    local over(matcher) = promql.sum(
+      ['model', 'system'], 'avg_over_time(' + promql.metric(buckets, [matcher], '') + '[' + window + '])'
+    );
+    fill('1 - %s / (%s > %s)', [over(bound), over('le="+Inf"'), thresholds.requestsPerSecond]);
+  local le(seconds) = ['le', '=~', std.join('|', [
+    // Written as 2.5, as 30.0 and as 30, by version.
+    std.strReplace(fill('%s', seconds), '.', '[.]') + (if std.floor(seconds) == seconds then '([.]0)?' else ''),
+  ])];
+  local burn(buckets, seconds, factor, long, short) =
+    fill('%s > %s\nand on (%s)\n%s > %s', [
+      late(buckets, le(seconds), long),
+      factor * thresholds.latencyObjective,
+      level,
+      late(buckets, le(seconds), short),
+      factor * thresholds.latencyObjective,
+    ]);
+  local ttft = 'model_le:inference_ttft_seconds_bucket:rate5m';
+  local e2e = 'model_le:inference_e2e_seconds_bucket:rate5m';
+  local latency(factor, long, short) = needs([ttft], fill('(%s)%s', [
+    burn(ttft, thresholds.ttftSeconds, factor, long, short),
+    if std.setMember(e2e, recorded) then fill('\nor\n(%s)', burn(e2e, thresholds.e2eSeconds, factor, long, short)) else '',
+  ]));
+  local errors(factor, long, short) =
+    local part(window) = fill('avg_over_time(%s[%s])\n/\n(avg_over_time(%s[%s]) > %s)', [
+      failed,
+      window,
+      requests,
+      window,
+      thresholds.requestsPerSecond,
+    ]);
+    needs([failed, requests], fill('%s > %s\nand on (%s)\n%s > %s', [
+      part(long),
+      factor * thresholds.errorObjective,
+      level,
+      part(short),
+      factor * thresholds.errorObjective,
+    ]));
+
+  if std.length(config.inferenceSystems) == 0 then [] else [
+    lib.rules.group('gpufleet-serving', [
+      alert(
+        'InferenceNoProgress',
+        needs([running, generated], fill('min_over_time(%s[5m]) > 0\nand on (%s)\nmax_over_time(%s[5m]) == 0', [
+          running,
+          level,
+          generated,
+        ])),
+        'critical',
+        'serving',
+        'A model has requests in work and generates nothing.',
+        it + ' has {{ $value }} requests in work and has generated no token for minutes.',
+        wait='5m',
+      ),
+      // 14.4 times the objective spends two per cent of a month's allowance in an hour, 6 times five per cent in six.
+      alert(
+        'InferenceErrorsHigh',
+        errors(14.4, '1h', '5m'),
+        'critical',
+        'serving',
+        'A model fails far more requests than it may.',
+        it + ' fails {{ $value | humanizePercentage }} of its requests.',
+        wait='2m',
+      ),
+      alert(
+        'InferenceErrorsHigh',
+        errors(6, '6h', '30m'),
+        'warning',
+        'serving',
+        'A model fails far more requests than it may.',
+        it + ' has failed {{ $value | humanizePercentage }} of its requests for hours.',
+        wait='15m',
+      ),
+      alert(
+        'InferenceLatencyBurn',
+        latency(14.4, '1h', '5m'),
+        'critical',
+        'serving',
+        'A model answers too late too often.',
+        it + ' answers {{ $value | humanizePercentage }} of its requests later than it should.',
+        wait='2m',
+      ),
+      alert(
+        'InferenceLatencyBurn',
+        latency(6, '6h', '30m'),
+        'warning',
+        'serving',
+        'A model answers too late too often.',
+        it + ' has answered {{ $value | humanizePercentage }} of its requests later than it should for hours.',
+        wait='15m',
+      ),
+      alert(
+        'InferenceQueueGrowing',
+        needs([running, waiting], fill('%s > %s\nand on (%s)\nderiv(%s[10m]) > 0', [waiting, running, level, waiting])),
+        'warning',
+        'serving',
+        'More requests wait for a model than it works on, and the queue grows.',
+        it + ' has {{ $value }} requests waiting, more than it works on.',
+        wait='10m',
+      ),
+      alert(
+        'InferenceKvCacheSaturated',
+        needs([kv, waiting], fill('%s > %s\nand on (%s)\n(%s > 0%s)', [
+          kv,
+          thresholds.kvCache,
+          level,
+          waiting,
+          if std.setMember('model:inference_preemptions:rate5m', recorded)
+          then ' or model:inference_preemptions:rate5m > 0' else '',
+        ])),
+        'warning',
+        'serving',
+        'A model has no room in its KV cache, and requests wait or are put back for it.',
+        it + ' uses {{ $value | humanizePercentage }} of its KV cache while requests wait or are preempted.',
+        wait='10m',
+      ),
+    ]),
+  ]
