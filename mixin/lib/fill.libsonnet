@@ -7,7 +7,7 @@ local text(value) =
   else
     // Six digits behind the point: as it stands, 0.07 would be 0.070000000000000007.
     local whole = std.floor(value);
-    local digits = std.substr('' + std.round((1 + value - whole) * 1e6), 1, 6);
+    local digits = std.substr('' + std.floor((1 + value - whole) * 1e6 + 0.5), 1, 6);
     local strip(n) = if std.substr(digits, n - 1, 1) == '0' then strip(n - 1) else std.substr(digits, 0, n);
     whole + '.' + strip(6);
 

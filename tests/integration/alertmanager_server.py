@@ -105,6 +105,16 @@ class AlertmanagerServer:
         found: list[dict[str, Any]] = json.loads(self._get("/api/v2/alerts"))
         return found
 
+    def post(self, alerts: Sequence[Mapping[str, object]]) -> None:
+        """Send it alerts, as a Prometheus does."""
+        request = urllib.request.Request(
+            f"{self.url}/api/v2/alerts",
+            data=json.dumps(alerts).encode(),
+            headers={**self._headers, "Content-Type": "application/json"},
+        )
+        with self._opener.open(request, timeout=30):
+            pass
+
     def incidents(self) -> list[str]:
         """The incidents of these alerts, in order; two alerts of one incident are two."""
         return sorted(each["labels"].get("incident", "") for each in self.alerts())
