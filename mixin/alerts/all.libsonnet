@@ -1,6 +1,7 @@
-// Every group of alerts. A file is a function of the library and returns a list of groups.
-function(lib) std.flattenArrays([
-  file(lib)
+// Every group of alerts. A file is a function of the library and returns a list of groups;
+// those of which no source has anything are left out.
+function(lib) [
+  group
   for file in [
     import 'cost.libsonnet',
     import 'hardware.libsonnet',
@@ -10,4 +11,6 @@ function(lib) std.flattenArrays([
     import 'network.libsonnet',
     import 'runs.libsonnet',
   ]
-])
+  for group in file(lib)
+  if std.length(group.rules) > 0
+]

@@ -36,7 +36,7 @@ function(lib)
       alert(
         'GpuPriceMissing',
         // Only where there is a price book at all.
-        ifMetered(fill('%s\nunless on (%s)\n%s\nand on (%s)\n%s', [
+        ifMetered(fill('%s == 1\nunless on (%s)\n%s\nand on (%s)\n%s', [
           promql.max(['node', 'gpu', 'uuid'], promql.metric('gpu_info')),
           promql.level(['uuid']),
           promql.metric('gpu_price_per_hour'),

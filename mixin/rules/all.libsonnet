@@ -1,6 +1,7 @@
-// Every group of recording rules. A file is a function of the library and returns a list of groups.
-function(lib) std.flattenArrays([
-  file(lib)
+// Every group of recording rules. A file is a function of the library and returns a list of groups;
+// those of which no source has anything are left out.
+function(lib) [
+  group
   for file in [
     import 'capacity.libsonnet',
     import 'cost.libsonnet',
@@ -13,4 +14,6 @@ function(lib) std.flattenArrays([
     import 'stragglers.libsonnet',
     import 'training.libsonnet',
   ]
-])
+  for group in file(lib)
+  if std.length(group.rules) > 0
+]
