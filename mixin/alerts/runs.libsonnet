@@ -30,7 +30,8 @@ function(lib)
   // A step's usual time, from an hour in which the run may stand still.
   local usual = 'max_over_time(run:train_step_duration_seconds:median15m[1h])';
   local checkpointAge = '(time() - run:train_last_checkpoint_timestamp_seconds:max)';
-  local written = promql.max(run, fill('increase(%s[6h])', counter('train_checkpoints_total', ['outcome="ok"'])));
+  // Checkpoints of six hours, when it last wrote them at its own pace.
+  local written = 'max_over_time(run:train_checkpoints:increase6h[1d])';
 
   // Who may be idle: interactive projects, and whoever is in an excluded namespace.
   local idle(window) =
@@ -187,7 +188,6 @@ function(lib)
         'ml',
         'A training run could not write a checkpoint.',
         its + ' failed to write a checkpoint in the last half hour and has written none since.',
-        keepFiringFor='30m',
       ),
       alert(
         'GpuRunLossNonFinite',
@@ -245,7 +245,7 @@ function(lib)
       ),
       alert(
         'GpuAllocatedIdle',
-        fill('%s\nunless on (%s)\n%s', [idle('1h'), level, idle('4h')]),
+        fill('%s\nunless on (%s)\n(%s)', [idle('1h'), level, idle('4h')]),
         'info',
         'ml',
         'A run holds GPUs and does not use them.',

@@ -32,6 +32,12 @@ function(lib)
         'run:train_last_checkpoint_timestamp_seconds:max',
         promql.max(run, metric('train_last_checkpoint_timestamp_seconds')),
       ),
+      record(
+        'run:train_checkpoints:increase6h',
+        promql.max(run, 'increase(' + promql.metric(
+          'train_checkpoints_total', ['outcome="ok"'], lib.config.trainingSelector
+        ) + '[6h])'),
+      ),
       record('run:train_checkpoint:ratio_rate1h', promql.max(run, rate('train_checkpoint_duration_seconds_total', '1h'))),
     ], interval=lib.config.evaluationInterval),
   ]
