@@ -147,14 +147,28 @@ def test_promtool_has_no_complaint_about_any_kind_of_node(tmp_path: Path, promto
             assert promtool.check_metrics(text.encode()) == ""
 
 
+def test_promtool_has_no_complaint_about_what_is_beside_the_nodes(tmp_path: Path, promtool: Promtool) -> None:
+    """Model servers and the quarantine service, all listed where the nodes are."""
+    with Running(tmp_path, "simulate") as running:
+        beside = [group["labels"] for group in json.loads(running.get("/sd")) if "job" in group["labels"]]
+        assert [each["job"] for each in beside] == ["vllm", "sglang", "gpufleet-quarantine"]
+        for each in beside:
+            text = running.get(each["__metrics_path__"])
+            # vLLM's and SGLang's names have a colon, as their programs write them.
+            complaints = promtool.check_metrics(text.encode()).splitlines()
+            assert [line for line in complaints if "should not contain ':'" not in line] == []
+            assert text.startswith("# Simulated")
+
+
 def test_a_fleet_answers_at_once_and_lists_its_nodes(tmp_path: Path) -> None:
     """A thousand nodes are there as soon as the process is, though none was read yet."""
     with Running(tmp_path, "simulate", "--nodes=1000", "--metrics.level=core", "--seed=7") as running:
         groups = json.loads(running.get("/sd"))
         own = running.get("/metrics")
 
-        assert len(groups) == 1000
-        assert len(values(running.get(groups[999]["labels"]["__metrics_path__"]), "gpu_up")) == 8
+        nodes = [group for group in groups if "job" not in group["labels"]]
+        assert len(nodes) == 1000
+        assert len(values(running.get(nodes[999]["labels"]["__metrics_path__"]), "gpu_up")) == 8
         assert values(own, "process_resident_memory_bytes")[0] > 0
         assert "No real GPU" in running.get("/")
         assert running.stop() == 0

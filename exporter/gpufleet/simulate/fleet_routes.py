@@ -17,6 +17,9 @@ from gpufleet.web.negotiate import accepts_gzip, wants_openmetrics
 
 NODE_PATH = "/node/"
 METRICS = "/metrics"
+QUARANTINE_PATH = "/quarantine/metrics"
+PORTS = {"vllm": 8000, "sglang": 30000}
+"""Where servers listen by default; part of the instance that they are shown as."""
 _AT_ONCE = 2
 """Nodes computed at the same time: they share one interpreter, so more would only make each wait longer."""
 _REFRESH_SECONDS = 5
@@ -47,6 +50,7 @@ class FleetRoutes:
         return {
             ("GET", "/"): self.index,
             ("GET", f"{NODE_PATH}*"): self.node,
+            ("GET", QUARANTINE_PATH): self.quarantine,
             ("GET", "/sd"): self.discover,
             ("GET", METRICS): self.own,
             ("GET", "/-/healthy"): lambda _: plain_response(200, "ok"),
@@ -56,6 +60,9 @@ class FleetRoutes:
     def node(self, request: Request) -> Response:
         """The page or the metrics of a node."""
         name, slash, rest = request.path.removeprefix(NODE_PATH).partition("/")
+        kind, below, of_server = rest.partition("/")
+        if below and name in self._names and of_server == METRICS[1:]:
+            return self._server(name, kind)
         if name not in self._names or rest not in ("", METRICS[1:]):
             return plain_response(404, "there is no such node; / lists them")
         if not rest:
@@ -68,6 +75,23 @@ class FleetRoutes:
             if request.peer.startswith(_LOOPBACK) or not accepts_gzip(request.headers.get("accept-encoding", "")):
                 return Response(200, body, content_type)
             return Response(200, compressed(body), content_type, (("Content-Encoding", "gzip"),))
+
+    def _server(self, name: str, kind: str) -> Response:
+        try:
+            with self._turns:
+                body = self._fleet.server(name, kind)
+        except KeyError:
+            return plain_response(404, "nothing of that kind serves on this node; /sd lists what does")
+        if body is None:
+            return plain_response(503, "no replica is up on this node")
+        return Response(200, body, TEXT_CONTENT_TYPE)
+
+    def quarantine(self, _: Request) -> Response:
+        """What the quarantine service says of itself, where the scenario has one."""
+        try:
+            return Response(200, self._fleet.quarantine(), TEXT_CONTENT_TYPE)
+        except KeyError:
+            return plain_response(404, "this scenario has no quarantine service")
 
     def _page(self, name: str, request: Request) -> Response:
         from gpufleet.metrics.page import render  # only people who look at it pay for it
@@ -84,7 +108,7 @@ class FleetRoutes:
         return _page_response(page.encode(), CONTENT_SECURITY_POLICY)
 
     def discover(self, request: Request) -> Response:
-        """Prometheus's HTTP service discovery: one target a node, all at the address by which we were asked."""
+        """Prometheus's HTTP service discovery: a target each node and server, at the address by which we were asked."""
         host = request.headers.get("host", "")
         target = host if _HOST.fullmatch(host) else self._address()
         groups = [{"targets": [target], "labels": labels} for labels in self._labels]
@@ -140,7 +164,19 @@ def _labels(scenario: Scenario) -> list[dict[str, str]]:
             "__meta_gpufleet_run": ",".join(runs.get(node.name, ())),
         }
         for node in scenario.nodes
+    ] + _beside(scenario)
+
+
+def _beside(scenario: Scenario) -> list[dict[str, str]]:
+    """What is served beside the nodes: model servers, and the quarantine service."""
+    servers = dict.fromkeys((node, run.server) for run in scenario.runs if run.server for node in run.nodes)
+    found = [
+        {"__metrics_path__": f"{NODE_PATH}{node}/{kind}{METRICS}", "instance": f"{node}:{PORTS[kind]}", "job": kind}
+        for node, kind in servers
     ]
+    if scenario.quarantine:
+        found.append({"__metrics_path__": QUARANTINE_PATH, "instance": "quarantine", "job": "gpufleet-quarantine"})
+    return found
 
 
 def _kinds(node: Node) -> str:

@@ -14,7 +14,8 @@ from gpufleet.simulate.gpu import GpuScript
 from gpufleet.simulate.scenario import Run, Scenario
 
 CONTAINER = "main"
-_TASKS = {
+ATTEMPT = "1"
+TASKS: dict[str, str] = {
     "train": "pretrain",
     "inference": "serve",
     "data_bound": "caption",
@@ -56,12 +57,12 @@ def pods_of(
     for container in containers:
         run = runs[run_of[container.device_ids[0]]]
         labels = {
-            "flyte.org/project": _project(run),
+            "flyte.org/project": project_of(run),
             "flyte.org/domain": "production",
             "flyte.org/run": run.name,
             "flyte.org/action": "a0",
-            "attempt": "1",
-            "task-name": _TASKS[run.pattern],
+            "attempt": ATTEMPT,
+            "task-name": TASKS[run.pattern],
         }
         if run.pattern == "train":
             labels["batch.kubernetes.io/job-completion-index"] = str(run.nodes.index(node))
@@ -82,12 +83,13 @@ def _slices(gpu: GpuScript) -> list[str]:
     return [compute.uuid for instance in gpu.instances for compute in instance.computes]
 
 
-def _project(run: Run) -> str:
+def project_of(run: Run) -> str:
+    """The project that a run is billed to."""
     return run.project or "default"
 
 
 def _namespace(run: Run) -> str:
-    return f"{_project(run)}-production"
+    return f"{project_of(run)}-production"
 
 
 def _pod(run: Run, node: str) -> str:

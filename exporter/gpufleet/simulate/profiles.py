@@ -100,6 +100,14 @@ class Nvlink(_Part, frozen=True):
     bytes_per_second: float
 
 
+class Network(_Part, frozen=True):
+    """The RDMA adapter that a node has for each of its GPUs."""
+
+    link_layer: str
+    """``InfiniBand`` or ``Ethernet`` (RoCE)."""
+    gigabits_per_second: int
+
+
 class Engines(_Part, frozen=True):
     """How many of each video engine there are."""
 
@@ -138,6 +146,7 @@ class Profile(_Part, frozen=True):
     memory: Memory | None = None
     """Null for a part that answers NOT_SUPPORTED to every memory question."""
     nvlink: Nvlink | None = None
+    network: Network | None = None
     engines: Engines = Engines()
     ecc: bool = False
     row_remapping: bool = False

@@ -48,6 +48,7 @@ class Node(_Section, frozen=True):
 
 
 Pattern = Literal["train", "inference", "data_bound", "evals", "sandbox"]
+Server = Literal["vllm", "sglang"]
 
 
 class Run(_Section, frozen=True):
@@ -68,6 +69,10 @@ class Run(_Section, frozen=True):
     checkpoint_takes: Duration = Duration(25_000)
     day: Duration = Duration(86_400_000)
     """Length of the day of an inference run."""
+    server: Server | None = None
+    """What serves an inference run, with metrics of its own: a replica on each GPU, one address a node."""
+    model: Annotated[str, msgspec.Meta(min_length=1, max_length=100)] = "meta-llama/Llama-3.1-8B-Instruct"
+    """What an inference run serves."""
 
 
 Celsius = Annotated[int, msgspec.Meta(ge=20, le=110)]
@@ -159,7 +164,27 @@ class Nvlink(_Event, frozen=True, tag="nvlink"):
     lasts: Duration | None = msgspec.field(name="for", default=None)
 
 
-Event = Heat | PowerBrake | Xid | Loss | Hang | DriverRestart | Ecc | Nvlink
+class Nic(_Event, frozen=True, tag="nic"):
+    """Packets that a network adapter has to send again, or a link that goes down and comes back."""
+
+    nic: GpuNumber
+    lasts: Duration = msgspec.field(name="for")
+    retransmits_per_hour: Annotated[int, msgspec.Meta(ge=0, le=10_000_000_000)] = 0
+    flaps: Annotated[int, msgspec.Meta(ge=0, le=1000)] = 0
+    """How often the link goes down, evenly over the time."""
+    down: Duration = Duration(20_000)
+    """For how long each time."""
+
+
+class Overload(_Event, frozen=True, tag="overload"):
+    """More requests than the servers of a node have room for: they queue, and answers take long."""
+
+    lasts: Duration = msgspec.field(name="for")
+    factor: Annotated[float, msgspec.Meta(gt=1, le=100)] = 2.5
+    """Requests over those of an ordinary day."""
+
+
+Event = Heat | PowerBrake | Xid | Loss | Hang | DriverRestart | Ecc | Nvlink | Nic | Overload
 
 
 class Scenario(_Section, frozen=True):
@@ -170,5 +195,7 @@ class Scenario(_Section, frozen=True):
     repeat: Duration | None = None
     """After this time everything starts again (counters go on)."""
     driver_version: str = "580.95.05"
+    quarantine: bool = False
+    """Whether a quarantine service is served beside the nodes; it takes them out for the scenario's faults."""
     runs: tuple[Run, ...] = ()
     events: tuple[Event, ...] = ()

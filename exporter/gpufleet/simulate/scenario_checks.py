@@ -3,18 +3,33 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from gpufleet.simulate.field_answers import NVLINK5_ERROR_KINDS, NVLINK_ERROR_KINDS
 from gpufleet.simulate.mig import MigLayoutError, layout_names, partition
 from gpufleet.simulate.patterns import idle
 from gpufleet.simulate.profiles import Profile, load_profile, profile_names
-from gpufleet.simulate.scenario import Duration, Ecc, Event, Hang, Node, Nvlink, PowerBrake, Run, Scenario, Xid
+from gpufleet.simulate.scenario import (
+    Duration,
+    Ecc,
+    Event,
+    Hang,
+    Nic,
+    Node,
+    Nvlink,
+    Overload,
+    PowerBrake,
+    Run,
+    Scenario,
+    Xid,
+)
 from gpufleet.simulate.versions import parse_driver_version
 from gpufleet.sources.nvml.calls import SIGNATURES
 
 MOST_GPUS = 64
 """A node of more is none, and PCI bus numbers end."""
+MOST_ADAPTERS = 8
+"""RDMA adapters of a node."""
 NODE_NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,251}[A-Za-z0-9])?")
 """A host name, since it stands in URLs and labels."""
 
@@ -42,8 +57,11 @@ def problems(scenario: Scenario) -> Iterator[str]:
     if scenario.repeat is not None and scenario.repeat <= 0:
         yield "repeat: is zero; give a time, or leave it out"
     yield from _runs(scenario.runs, sizes)
+    served = {node for run in scenario.runs if run.server is not None for node in run.nodes}
     for i, event in enumerate(scenario.events):
         yield from _event(event, f"events[{i}]", sizes, scenario.repeat)
+        if isinstance(event, Overload) and event.node in sizes and event.node not in served:
+            yield f"events[{i}].node: nothing serves on {event.node!r}; give an inference run there a server"
 
 
 def _version(version: str, path: str) -> Iterator[str]:
@@ -112,6 +130,8 @@ def _runs(runs: tuple[Run, ...], sizes: dict[str, list[Profile]]) -> Iterator[st
         for key in ("step", "day", "checkpoint_every"):
             if getattr(run, key) <= 0:
                 yield f"{path}.{key}: is zero; give a time"
+        if run.server is not None and run.pattern != "inference":
+            yield f"{path}.server: a run of the pattern {run.pattern} serves nothing; take it out"
         for j, node in enumerate(run.nodes):
             if node not in sizes:
                 yield f"{path}.nodes[{j}]: there is no node {node!r}; add it to nodes, or correct the name"
@@ -148,10 +168,28 @@ def _event(event: Event, path: str, sizes: dict[str, list[Profile]], repeat: Dur
         yield f"{path}.function: gpufleet calls no function {event.function!r}; leave it out for all of them"
     if isinstance(event, Xid) and event.lost and event.recovery != "none":
         yield f"{path}.recovery: a GPU that is lost can't ask for it; leave one of the two out"
+    if isinstance(event, Nic):
+        yield from _nic(event, path, profiles)
     if isinstance(event, Nvlink) and gpu is not None:
         yield from _nvlink(event, path, profiles[gpu])
     if isinstance(event, Ecc) and gpu is not None and not profiles[gpu].ecc:
         yield f"{path}.gpu: {profiles[gpu].key} has no ECC; choose another GPU"
+
+
+def _nic(event: Nic, path: str, profiles: list[Profile]) -> Iterator[str]:
+    count = len(adapters(profiles))
+    if event.nic >= count:
+        there = f"they are 0 to {count - 1}" if count else "the node has none"
+        yield f"{path}.nic: there is no adapter {event.nic}; {there}"
+    if not event.flaps and not event.retransmits_per_hour:
+        yield f"{path}.flaps: nothing happens; give flaps, retransmits_per_hour, or both"
+    if event.flaps and (event.down <= 0 or event.flaps * event.down > event.lasts):
+        yield f"{path}.down: {event.flaps} times do not fit into the time; make it shorter, or longer than zero"
+
+
+def adapters(profiles: Sequence[Profile]) -> list[int]:
+    """Numbers of the GPUs that have a network adapter of their own, at most eight of a node."""
+    return [number for number, profile in enumerate(profiles) if profile.network is not None][:MOST_ADAPTERS]
 
 
 def _nvlink(event: Nvlink, path: str, profile: Profile) -> Iterator[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from zlib import crc32
 
@@ -14,7 +14,7 @@ from gpufleet.simulate.health import NO_TROUBLE, Window
 from gpufleet.simulate.mig import blend, cut, layout_names, partition
 from gpufleet.simulate.misfortune import Slowed, hindrance_at, outage_of, slowed_by, troubles_of
 from gpufleet.simulate.profiles import Profile, load_profile
-from gpufleet.simulate.scenario import DriverRestart, Event, Node, PowerBrake, Run, Scenario
+from gpufleet.simulate.scenario import DriverRestart, Event, Nic, Node, Overload, PowerBrake, Run, Scenario
 from gpufleet.simulate.scenario_checks import kinds_of
 from gpufleet.simulate.scripts import gpu_script, gpu_seed
 from gpufleet.simulate.timeline import Cycle, Shifted, Story, Timeline
@@ -23,7 +23,7 @@ _WATCHDOG = 120_000
 """So long the ranks of a training run wait for a dead one before the run is ended."""
 _VARIANTS = 8
 """Workloads that differ from GPU to GPU come in so many variants, which all nodes share."""
-_CALM, _STALLED, _OUT = "calm", "stalled", "out"
+CALM, STALLED, OUT = "calm", "stalled", "out"
 
 Chapter = tuple[int, str, Hindrance, float]
 """From when on, in what state, hindered how, at which pace of the run."""
@@ -83,7 +83,7 @@ class Stage:
         events = self._happening(node.name, number)
         lifetime = _lifetime(profile, seed)
         troubles = troubles_of(events, profile, self._period, lifetime) if events or lifetime else NO_TROUBLE
-        chapters = self._chapters(run, node.name, number)
+        chapters = self.chapters(run, node.name, number)
         names = _layout(node, number)
         job = "" if run is None else run.name
         if names is None:
@@ -105,7 +105,7 @@ class Stage:
         """The events that one GPU has a part in."""
         return [event for event in self._events.get(node, ()) if _concerns(event, number)]
 
-    def _chapters(self, run: Run | None, node: str, number: int) -> tuple[Chapter, ...]:
+    def chapters(self, run: Run | None, node: str, number: int) -> tuple[Chapter, ...]:
         """What the GPU's work goes through: its own events, and in a training run those of all its GPUs."""
         own = self._happening(node, number)
         slowed = [each for event in own for each in slowed_by(event)]
@@ -113,13 +113,29 @@ class Stage:
         peers: list[tuple[Slowed, ...]] = []
         peer_outages: list[tuple[int, int]] = []
         if run is not None and run.pattern == "train":
-            for other in run.nodes:
-                for event in self._events.get(other, ()):
-                    if not self._in_run(run, event):
-                        continue
-                    peers.append(slowed_by(event))
-                    if outage := outage_of(event):
-                        peer_outages.append(outage)
+            for event in self._of_run(run, dict.fromkeys(run.nodes)):
+                peers.append(slowed_by(event))
+                if outage := outage_of(event):
+                    peer_outages.append(outage)
+        return self._told(slowed, outages, peers, peer_outages)
+
+    def rank(self, run: Run, node: str) -> tuple[Chapter, ...]:
+        """What the process of a training run on one node goes through: any of its GPUs that is out ends it."""
+        events = self._of_run(run, dict.fromkeys(run.nodes))
+        outages = [outage for event in self._of_run(run, (node,)) if (outage := outage_of(event))]
+        peer_outages = [outage for event in events if (outage := outage_of(event))]
+        return self._told([], outages, [slowed_by(event) for event in events], peer_outages)
+
+    def _of_run(self, run: Run, nodes: Iterable[str]) -> list[Event]:
+        return [event for node in nodes for event in self._events.get(node, ()) if self._in_run(run, event)]
+
+    @staticmethod
+    def _told(
+        slowed: Sequence[Slowed],
+        outages: Sequence[tuple[int, int]],
+        peers: Sequence[tuple[Slowed, ...]],
+        peer_outages: Sequence[tuple[int, int]],
+    ) -> tuple[Chapter, ...]:
         moments = {0}
         for each in (*slowed, *(each for group in peers for each in group)):
             moments |= {each.start, each.end}
@@ -137,6 +153,8 @@ class Stage:
 
     @staticmethod
     def _in_run(run: Run, event: Event) -> bool:
+        if isinstance(event, (Nic, Overload)):
+            return False
         if run.gpus is None or isinstance(event, DriverRestart):
             return True
         return any(_concerns(event, number) for number in run.gpus)
@@ -154,9 +172,9 @@ class Stage:
     def _story(self, run: Run, profile: Profile, variant: int, chapters: Sequence[Chapter]) -> Timeline:
         parts: list[tuple[int, Timeline]] = []
         for start, state, hindrance, pace in chapters:
-            if state == _CALM:
+            if state == CALM:
                 parts.append((start, self._calm(run, profile, variant, hindrance, pace)))
-            elif state == _STALLED:
+            elif state == STALLED:
                 parts.append((start, patterns.stalled(profile)))
             else:
                 parts.append((start, patterns.idle(profile)))
@@ -188,8 +206,25 @@ class Stage:
             timeline = patterns.evals(profile, own, seed=variant)
         else:
             return patterns.sandbox(profile)
-        phase = noise(self._seed, crc32(run.name.encode())) % rhythm if run.phase is None else run.phase
+        phase = self.phase(run, rhythm)
         return Shifted(timeline, phase) if phase else timeline
+
+    def phase(self, run: Run, rhythm: int) -> int:
+        """How many milliseconds a run is into a rhythm of that length when the script begins."""
+        return noise(self._seed, crc32(run.name.encode())) % rhythm if run.phase is None else run.phase
+
+    def runs_on(self, node: str) -> tuple[Run, ...]:
+        """The runs that have GPUs of a node."""
+        return tuple(self._runs.get(node, ()))
+
+    def events_on(self, node: str) -> tuple[Event, ...]:
+        """What happens on a node."""
+        return tuple(self._events.get(node, ()))
+
+    @property
+    def period(self) -> int:
+        """Milliseconds after which everything starts again; 0 for never."""
+        return self._period
 
 
 def _concerns(event: Event, number: int) -> bool:
@@ -197,17 +232,17 @@ def _concerns(event: Event, number: int) -> bool:
         return True
     if isinstance(event, PowerBrake):
         return event.gpus is None or number in event.gpus
-    return event.gpu == number
+    return not isinstance(event, (Nic, Overload)) and event.gpu == number
 
 
 def _state(moment: int, own: Sequence[tuple[int, int]], peers: Sequence[tuple[int, int]]) -> str:
     if any(start <= moment < end for start, end in own):
-        return _OUT
+        return OUT
     holding = [start for start, end in peers if start <= moment < end]
     if not holding:
-        return _CALM
+        return CALM
     # The ranks that are left spin in the collective until the run is ended, then the node is empty until it can go on.
-    return _STALLED if moment < min(holding) + _WATCHDOG else _OUT
+    return STALLED if moment < min(holding) + _WATCHDOG else OUT
 
 
 def _layout(node: Node, number: int) -> list[str] | None:

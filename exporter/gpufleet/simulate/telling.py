@@ -13,7 +13,9 @@ from gpufleet.simulate.scenario import (
     Hang,
     Heat,
     Loss,
+    Nic,
     Nvlink,
+    Overload,
     PowerBrake,
     Run,
     Scenario,
@@ -62,7 +64,15 @@ def _what(event: Event) -> str:
         return "the driver is unloaded and comes back"
     if isinstance(event, Ecc):
         return f"GPU {event.gpu} has memory errors"
-    return _links(event)
+    if isinstance(event, Overload):
+        return f"{event.factor:g} times the usual requests come in"
+    return _adapter(event) if isinstance(event, Nic) else _links(event)
+
+
+def _adapter(event: Nic) -> str:
+    if event.flaps:
+        return f"the link of network adapter {event.nic} goes down {event.flaps} times"
+    return f"network adapter {event.nic} sends packets again"
 
 
 def _links(event: Nvlink) -> str:

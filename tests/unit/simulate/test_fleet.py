@@ -180,7 +180,12 @@ def test_discovery_lists_every_node(get: Callable[..., Response]) -> None:
         "__meta_gpufleet_profile": "h100-80gb-hbm3",
         "__meta_gpufleet_run": "llama3-pretrain",
     }
-    assert len({group["labels"]["instance"] for group in groups}) == 8
+    assert len({group["labels"]["instance"] for group in groups}) == 8 + 2 + 1
+    assert [group["labels"] for group in groups[8:]] == [
+        {"__metrics_path__": "/node/gpu-node-07/vllm/metrics", "instance": "gpu-node-07:8000", "job": "vllm"},
+        {"__metrics_path__": "/node/gpu-node-07/sglang/metrics", "instance": "gpu-node-07:30000", "job": "sglang"},
+        {"__metrics_path__": "/quarantine/metrics", "instance": "quarantine", "job": "gpufleet-quarantine"},
+    ]
 
 
 @pytest.mark.parametrize("host", ["", 'a"b', "a b", "<script>", "a:b:c", "[::1", "x:123456"])

@@ -1,0 +1,127 @@
+"""Model servers of a node: a replica on each GPU of an inference run, all of a node behind one address. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from zlib import crc32
+
+from gpufleet.simulate import sglang, vllm
+from gpufleet.simulate.gpu import noise
+from gpufleet.simulate.health import FOR_EVER, Window
+from gpufleet.simulate.requests import NONE, Demand, Lots
+from gpufleet.simulate.scenario import Overload, Run
+from gpufleet.simulate.scenario_checks import kinds_of
+from gpufleet.simulate.staging import OUT, Stage
+
+SERVERS = ("vllm", "sglang")
+_REQUESTS_PER_SECOND = {"vllm": 6.0, "sglang": 5.0}
+"""Of a replica at full load."""
+_MOST_AT_ONCE = 64
+"""Requests that a replica's cache has room for."""
+_MOST_WAITING = 400
+# Seconds that a request takes, calm and busy.
+_CALM_SECONDS, _BUSY_SECONDS = 4.0, 8.0
+
+
+@dataclass(frozen=True, slots=True)
+class Replica:
+    """One replica at one moment."""
+
+    model: str
+    number: int
+    """Among the replicas of its run on the node."""
+    lots: Lots
+    """Requests since the script began."""
+    before: Lots
+    """Those of earlier processes: after a loss of its GPU a replica counts from zero."""
+    running: int
+    waiting: int
+    per_second: float
+    """Requests that it answers."""
+
+    @property
+    def cache_usage(self) -> float:
+        """Share of the KV cache that is in use."""
+        return round(min(0.99, self.running / _MOST_AT_ONCE), 4)
+
+
+class NodeServer:
+    """All replicas of one kind of server on a node."""
+
+    def __init__(self, stage: Stage, node: str, kind: str) -> None:
+        """KeyError when the node has no run that is served by ``kind``."""
+        runs = [run for run in stage.runs_on(node) if run.server == kind]
+        if not runs or kind not in SERVERS:
+            raise KeyError(f"{node} {kind}")
+        self._kind = kind
+        self._replicas = [replica for run in runs for replica in _replicas(stage, run, node)]
+
+    def text(self, moment: int, unix: Callable[[int], float]) -> bytes | None:  # noqa: ARG002 - as of a moment
+        """Metrics as of ``moment``; None while there is no replica."""
+        replicas = [replica.at(moment) for replica in self._replicas if replica.there(moment)]
+        if not replicas:
+            return None
+        return vllm.text(replicas) if self._kind == "vllm" else sglang.text(replicas)
+
+
+def _replicas(stage: Stage, run: Run, node: str) -> list[_Serving]:
+    (count,) = [len(kinds_of(each)) for each in stage.scenario.nodes if each.name == node]
+    numbers = range(count) if run.gpus is None else sorted(set(run.gpus))
+    return [_Serving(stage, run, node, place, number) for place, number in enumerate(numbers)]
+
+
+class _Serving:
+    """One replica over time."""
+
+    __slots__ = ("_demand", "_model", "_number", "_outages", "_seed")
+
+    def __init__(self, stage: Stage, run: Run, node: str, place: int, number: int) -> None:
+        self._model = run.model
+        self._number = place
+        self._seed = crc32(f"{run.name} {node} {number}".encode())
+        overloads = [
+            (event.at, event.at + event.lasts, event.factor)
+            for event in stage.events_on(node)
+            if isinstance(event, Overload)
+        ]
+        self._demand = Demand(
+            _REQUESTS_PER_SECOND[run.server or "vllm"],
+            day=run.day,
+            phase=stage.phase(run, run.day),
+            overloads=overloads,
+            period=stage.period,
+        )
+        chapters = stage.chapters(run, node, number)
+        ends = [start for start, *_ in chapters[1:]] + [stage.period or FOR_EVER]
+        self._outages = [
+            Window(start, end, stage.period)
+            for (start, state, *_), end in zip(chapters, ends, strict=True)
+            if state == OUT
+        ]
+
+    def there(self, moment: int) -> bool:
+        """Whether its process runs."""
+        return not any(window.holds(moment) for window in self._outages)
+
+    def at(self, moment: int) -> Replica:
+        """Itself at a moment in which it runs."""
+        began = max([end for window in self._outages if (end := window.last_end(moment)) is not None], default=0)
+        load, overload = self._demand.load(moment), self._demand.overloaded_for(moment)
+        per_second = min(self._demand.per_second(moment), self._demand.per_second(moment) / max(1.0, load))
+        seconds = _CALM_SECONDS + (_BUSY_SECONDS - _CALM_SECONDS) * min(1.0, load)
+        # A few more or less from scrape to scrape.
+        wobble = (noise(self._seed, moment) & 0xFF) / 0xFF - 0.5
+        running = min(_MOST_AT_ONCE, max(0, round(per_second * seconds + 3 * wobble)))
+        waiting = 0
+        if load > 1:
+            waiting = min(_MOST_WAITING, round((load - 1) * per_second * min(overload, 60_000) / 1000))
+        return Replica(
+            model=self._model,
+            number=self._number,
+            lots=self._demand.lots(moment),
+            before=self._demand.lots(began) if began else NONE,
+            running=running,
+            waiting=waiting,
+            per_second=per_second,
+        )
