@@ -157,7 +157,7 @@
       // Part of the KV cache in use, above which it is full.
       kvCache: 0.95,
       // Packets sent again for each gigabyte, below which a network is well. Lower it for networks that lose nothing.
-      retransmitsPerGigabyte: 1000,
+      retransmitsPerGigabyte: 100,
       // Times the median of the nodes from which on it is one node's trouble.
       retransmitsOverMedian: 10,
       // Part of the GPU time that a holder without a name may have.

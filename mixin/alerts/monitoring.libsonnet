@@ -48,13 +48,14 @@ function(lib)
       ),
       alert(
         'GpuExporterPollStalled',
-        ifOurs(promql.max(['node'], promql.onNode(fill('(%s > 60)', promql.max(
+        // By the GPU that was read last: a single one that is not is another alert.
+        ifOurs(promql.max(['node'], promql.onNode(fill('(%s > 60)', promql.min(
           ['instance'], fill('(time() - %s)', promql.metric('gpufleet_last_poll_timestamp_seconds'))
         ))))),
         'warning',
         'monitoring',
-        'An exporter answers, but has not read a GPU for a minute.',
-        'Node {{ $labels.node }} has a GPU that was last read {{ $value | humanizeDuration }} ago.',
+        'An exporter answers, but has read no GPU for a minute.',
+        'The GPUs of node {{ $labels.node }} were last read {{ $value | humanizeDuration }} ago.',
         wait='2m',
       ),
       alert(

@@ -21,6 +21,7 @@ STEP = 30
 CLUSTER = "here"
 BEGIN = 1_780_300_800
 """2026-06-01T08:00:00Z: a multiple of every interval."""
+SERVERS = (("gpu-node-07", "vllm"), ("gpu-node-07", "sglang"))
 Pages = Callable[[Fleet], Mapping[Labels, bytes]]
 Scrape = Callable[[int], Mapping[Labels, bytes]]
 """Labels and page of each target at a Unix time."""
@@ -64,6 +65,17 @@ def nodes_of(fleet: Fleet) -> Mapping[Labels, bytes]:
     }
 
 
+def all_of(fleet: Fleet) -> Mapping[Labels, bytes]:
+    """The same, and what the default scenario has beside its nodes."""
+    pages = dict(nodes_of(fleet))
+    for node, kind in SERVERS:
+        text = fleet.server(node, kind)
+        if text is not None:
+            pages[("cluster", CLUSTER), ("job", kind), ("instance", f"{node}:{kind}")] = text
+    pages[(("cluster", CLUSTER), ("job", "gpufleet-quarantine"), ("instance", "quarantine"))] = fleet.quarantine()
+    return pages
+
+
 def scraping(scenario: Scenario, pages: Pages = nodes_of) -> Scrape:
     """What targets answer at a time, from the start of a scenario on."""
     now = [float(BEGIN)]
@@ -82,7 +94,7 @@ def recorded_fleet(directory: Path, scrape: Scrape, minutes: int, groups: Sequen
     span = Span(BEGIN, BEGIN + 60 * minutes)
     storage = directory / "prometheus"
     storage.mkdir()
-    recorded.blocks(built("promtool", "newest"), storage, span, STEP, scrape)
+    gone = recorded.blocks(built("promtool", "newest"), storage, span, STEP, scrape)
     with PrometheusServer(
         built("prometheus", "newest"),
         storage,
@@ -91,5 +103,5 @@ def recorded_fleet(directory: Path, scrape: Scrape, minutes: int, groups: Sequen
         flags=["--web.enable-remote-write-receiver", "--storage.tsdb.retention.time=100y"],
     ) as server:
         found = RecordedFleet(server, span, groups)
-        recorded.record(server.url, found.range, groups, span)
+        recorded.record(server.url, found.range, groups, span, gone)
         yield found

@@ -198,7 +198,7 @@ CASES = [
     Case(
         "RdmaRetransmitsHigh",
         "ten times the others and little",
-        {**traffic("n1", 60_00), **traffic("n2", 6), **traffic("n3", 6)},
+        {**traffic("n1", 3_000), **traffic("n2", 6), **traffic("n3", 6)},
         "40m",
     ),
     Case(

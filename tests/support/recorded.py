@@ -3,11 +3,14 @@ evaluated over them.
 
 The pages of each scrape become blocks of Prometheus's storage (promtool). Each recording rule is then asked of the
 running server at the very times at which it would have evaluated it, in the order in which they need each other, and
-what comes out is written back.
+what comes out is written back. A series that is gone from a scrape or an evaluation is marked as such, as Prometheus
+does it: without the mark it would be there for five minutes more.
 """
 
 from __future__ import annotations
 
+import re
+import struct
 import subprocess
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,10 +18,13 @@ from pathlib import Path
 from typing import Any
 
 from tests.mixin.promql import uses
-from tests.support.remote_write import write
+from tests.support.remote_write import Series, write
 
 Labels = tuple[tuple[str, str], ...]
 Group = Mapping[str, Any]
+STALE = struct.unpack("<d", struct.pack("<Q", 0x7FF0_0000_0000_0002))[0]
+"""Prometheus's mark of a series that is gone: a NaN of its own."""
+_LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
@@ -41,31 +47,46 @@ class Span:
 
 def blocks(
     promtool: Path, directory: Path, span: Span, step: int, scrape: Callable[[int], Mapping[Labels, bytes]]
-) -> Path:
-    """Storage of a Prometheus that has scraped for the span; ``scrape`` gives each target's labels and its page."""
+) -> list[Series]:
+    """Storage of a Prometheus that has scraped for the span; ``scrape`` gives each target's labels and its page.
+
+    It comes into ``directory / "data"``. Returned are the marks of series that went away, which no text can express.
+    """
     text = directory / "scrapes.txt"
+    shown: dict[Labels, set[str]] = {}
+    gone: list[Series] = []
     with text.open("w") as file:
         for at in span.times(step):
-            for target, page in scrape(at).items():
-                file.writelines(_stamped(page.decode(), target, at))
+            pages = scrape(at)
+            for target in shown.keys() | pages.keys():
+                lines = list(_stamped(pages[target].decode(), target)) if target in pages else []
+                file.writelines([f"{series} {value} {at}\n" for series, value in lines])
+                now = {series for series, _ in lines}
+                gone += [(_labels(series), [(at, STALE)]) for series in shown.get(target, set()) - now]
+                shown[target] = now
         file.write("# EOF\n")
     data = directory / "data"
     # By default there would be a block for two hours each, and the text would be read once for every one of them.
     command: list[str | Path] = [promtool, "tsdb", "create-blocks-from", "--max-block-duration=744h", "openmetrics"]
     subprocess.run([*command, text, data], check=True, capture_output=True, timeout=240)
     text.unlink()
-    return data
+    return gone
 
 
-def _stamped(page: str, target: Labels, at: int) -> Iterator[str]:
+def _labels(series: str) -> dict[str, str]:
+    name, _, inside = series.partition("{")
+    return {"__name__": name, **dict(_LABEL.findall(inside))}
+
+
+def _stamped(page: str, target: Labels) -> Iterator[tuple[str, str]]:
     own = ",".join([f'{name}="{value}"' for name, value in target])
-    yield f"up{{{own}}} 1 {at}\n"
+    yield f"up{{{own}}}", "1"
     for line in page.splitlines():
         if line.startswith("#"):
             continue
         series, _, value = line.rpartition(" ")
         name, brace, rest = series.partition("{")
-        yield f"{name}{{{own},{rest} {value} {at}\n" if brace else f"{name}{{{own}}} {value} {at}\n"
+        yield f"{name}{{{own},{rest}" if brace else f"{name}{{{own}}}", value
 
 
 def ordered(groups: Sequence[Group]) -> Iterator[tuple[Group, Mapping[str, Any]]]:
@@ -80,24 +101,30 @@ def ordered(groups: Sequence[Group]) -> Iterator[tuple[Group, Mapping[str, Any]]
         waiting = [each for each in waiting if id(each[1]) not in done]
 
 
-class Asked(Exception):
-    """A rule or a panel's query was refused."""
-
-
 RangeQuery = Callable[[str, int, int, int], list[dict[str, Any]]]
 """Expression, from, to, step (seconds) to the series of a matrix."""
 
 
-def record(url: str, ask: RangeQuery, groups: Sequence[Group], span: Span) -> None:
-    """Evaluate all recording rules over the span, and write what they give."""
+def record(url: str, ask: RangeQuery, groups: Sequence[Group], span: Span, gone: Sequence[Series]) -> None:
+    """Evaluate all recording rules over the span, and write what they give; ``gone`` is what ``blocks`` returned."""
     # The first sample says how far back others may be.
     write(url, [({"__name__": "recorded_until"}, [(span.end, 1)])])
+    if gone:
+        write(url, gone)
     for group, rule in ordered(groups):
         found = evaluated(ask, rule["expr"], span, seconds(group["interval"]))
         labels = {"__name__": rule["record"], **rule.get("labels", {})}
-        series = [({**metric, **labels}, samples) for metric, samples in found]
+        interval = seconds(group["interval"])
+        series = [({**metric, **labels}, _with_ends(samples, interval, span.end)) for metric, samples in found]
         if series:
             write(url, series)
+
+
+def _with_ends(samples: Sequence[tuple[float, float]], interval: int, end: int) -> list[tuple[float, float]]:
+    """The samples, and where one is missing after them, the mark that the series is gone."""
+    times = {at for at, _ in samples}
+    ends = [(at + interval, STALE) for at in times if at + interval not in times and at + interval <= end]
+    return sorted([*samples, *ends], key=lambda sample: sample[0])
 
 
 def evaluated(
