@@ -2,9 +2,13 @@
 function(lib) std.foldl(
   function(all, file) all + file(lib),
   [
+    import 'capacity.libsonnet',
     import 'fleet.libsonnet',
     import 'gpu.libsonnet',
     import 'gpufleet.libsonnet',
+    import 'health.libsonnet',
+    import 'inference.libsonnet',
+    import 'interconnect.libsonnet',
     import 'node.libsonnet',
   ],
   {},

@@ -27,7 +27,7 @@ Scrape = Callable[[int], Mapping[Labels, bytes]]
 """Labels and page of each target at a Unix time."""
 
 
-GRAFANA = {"__rate_interval": "2m", "__interval": "1m", "__range": "1h", "__range_s": "3600"}
+GRAFANA = {"__rate_interval": "2m", "__interval": "1m", "__range": "90m", "__range_s": "5400"}
 _VARIABLE = re.compile(r"\$\{([a-z_]\w*)[^}]*\}|\$([a-z_]\w*)")
 
 

@@ -18,7 +18,8 @@ from tests.mixin import dcgm_fields
 from tests.mixin.rendering import groups, panels, rendered
 from tests.support.recorded import Labels
 
-MINUTES = 45
+MINUTES = 100
+"""Heat counts as recurring after an hour of it."""
 NODES, GPUS = 3, 4
 HOT = 0
 """The node that is slower than the others."""
