@@ -139,6 +139,10 @@ function(config)
       - source_matchers: [alertname=~"RdmaPort(Down|Flapping)", node!=""]
         target_matchers: [alertname="RdmaRetransmitsHigh", node!=""]
         equal: [CLUSTER, node]
+      # The power of a room is one alert, not one for each GPU in it.
+      - source_matchers: [alertname="GpuPowerBrake", severity="critical"]
+        target_matchers: [alertname="GpuPowerBrake", severity="warning"]
+        equal: [CLUSTER]
       # Many exporters that are down are one alert.
       - source_matchers: [alertname="GpuExportersDown"]
         target_matchers: [alertname="GpuExporterDown"]

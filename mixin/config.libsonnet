@@ -106,6 +106,9 @@
       powerBrakeNodes: 3,
       // Replays and recoveries of all NVLinks of a GPU in an hour. Raise it if your links recover often without harm.
       nvlinkErrorsPerHour: 100,
+      // Times the median of its model in the cluster from which on it is this GPU's trouble. Lower it where many cables
+      // of one model are bad.
+      nvlinkErrorsOverMedian: 10,
       // Corrected memory errors in a day that say a board ages. Raise it if your boards correct more for years.
       correctedErrorsPerDay: 100,
       // Minutes of a day in which a GPU was held back by heat, to be called recurring.

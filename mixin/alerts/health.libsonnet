@@ -68,7 +68,9 @@ function(lib)
         'warning',
         'infra',
         'The driver wants a reset or a reboot before a GPU can be used.',
-        it + ' needs a reset, says the driver (gpu_recovery_action).' + runs,
+        it + ': its driver asks for'
+        + '{{ with printf `gpu_recovery_action{uuid=%q,action!="none"} == 1` $labels.uuid | query }}'
+        + '{{ with first . }} {{ .Labels.action }}{{ end }}{{ else }} a reset{{ end }}.' + runs,
         wait='1m',
       ),
       alert(
@@ -113,7 +115,7 @@ function(lib)
         'warning',
         'infra',
         'A GPU has fewer NVLinks up than others of its model.',
-        it + ' has {{ $value }} NVLinks up, others of its model in this cluster have more.' + runs,
+        it + ' has {{ $value }} NVLinks down, others of its model in this cluster have fewer.' + runs,
         wait='10m',
       ),
       alert(
@@ -122,7 +124,7 @@ function(lib)
         'warning',
         'infra',
         'The NVLinks of a GPU recover from errors again and again.',
-        it + ' had {{ printf "%.0f" $value }} replays and recoveries on its NVLinks in an hour.' + runs,
+        it + ' had {{ printf "%.0f" $value }} replays and recoveries on its NVLinks in an hour, far more than others of its model.' + runs,
         wait='10m',
       ),
       alert(
@@ -171,7 +173,16 @@ function(lib)
         'critical',
         'infra',
         'The driver has reported an error that only hardware causes.',
-        it + ' had {{ printf "%.0f" $value }} Xids of the kinds that only hardware causes, in 15 minutes.' + runs,
+        it + ' had {{ printf "%.0f" $value }} Xids in 15 minutes after which it must get no work.' + runs,
+        keepFiringFor='30m',
+      ),
+      alert(
+        'GpuHardwareXid',
+        about('xid_degraded'),
+        'warning',
+        'infra',
+        'The driver has reported an error that only hardware causes.',
+        it + ' had {{ printf "%.0f" $value }} Xids in 15 minutes after which it works on, and should be reset when free.' + runs,
         keepFiringFor='30m',
       ),
       alert(
@@ -204,11 +215,15 @@ function(lib)
         'GpuFleetWideFault',
         if !ours then null else
           local nodes = promql.max(['node', 'driver_version'], promql.metric('gpufleet_node_info'));
-          local fault = promql.metric('gpu_fault_active');
-          local affected = promql.count(['driver_version'], promql.join(fill('(%s)', nodes), fill('%s\nunless on (%s)\n%s', [
+          // What programs do to themselves they do everywhere at once, and it is nobody's page.
+          local fault = promql.metric('gpu_fault_active', ['class!="application"']);
+          local affected = promql.count(['driver_version'], promql.join(fill('(%s)', nodes), fill('%s\nunless on (%s)\n%s\nand on (%s)\n%s', [
             promql.max(['node', 'incident'], fault),
             promql.level(['node', 'incident']),
             promql.ago(fault, '30m'),
+            // Of a node that is seen for the first time all faults are new, and none has to be.
+            promql.level(['node']),
+            fill('last_over_time(%s)', promql.ago(promql.metric('gpufleet_node_info') + '[30m]', '30m')),
           ]), ['node']));
           fill('(%s) >= %s\nand on (%s)\n(%s) >= %s * %s', [
             affected,
@@ -227,7 +242,8 @@ function(lib)
       ),
       alert(
         'GpuQuarantineBudgetExhausted',
-        if !ours then null else fill('%s >= %s', [
+        // Where none may be, none is exhausted.
+        if !ours then null else fill('%s > 0 >= %s', [
           promql.max([], promql.metric('gpufleet_quarantine_nodes')),
           promql.max([], promql.metric('gpufleet_quarantine_budget')),
         ]),

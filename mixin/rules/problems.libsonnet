@@ -1,6 +1,7 @@
 // What is wrong with which GPU, one series for each GPU and problem, and none where nothing is: so that every alert
 // about a GPU reads a few series, and where the GPU is gets looked up once.
 local fill = import '../lib/fill.libsonnet';
+local xids = import '../lib/xids.libsonnet';
 
 function(lib)
   local config = lib.config;
@@ -16,15 +17,44 @@ function(lib)
   local flagged(word, matchers) = if !gpu.has(word) then null else promql.max(['uuid'], gpu.now(word, matchers)) + ' == 1';
   local flag(word) = if !gpu.has(word) then null else gpu.now(word) + ' == 1';
   local reboot = 'action=~"node_reboot|system_reboot|bus_reset"';
-  local busy = fill('max by (%s) (run_gpu:gpu_busy:ratio_rate5m) > %s', [level, thresholds.busy]);
+  // While MIG is on the driver does not say whether the GPU is busy; its slices may.
+  local busy = promql.max(['uuid'], fill('run_gpu:gpu_busy:ratio_rate5m%s', (
+    if lib.vocabulary.slice.has('sm_active') then ' or run_gpu:gpu_sm_active:ratio_rate5m{mig_uuid!=""}' else ''
+  )));
   local above(word, limit) = if !gpu.has(word) then null else fill('%s > %s', [gpu.mean(word), limit]);
-  local whenBusy(expr) = if expr == null || !gpu.has('busy') then expr else fill('%s\nand on (%s)\n%s', [expr, level, busy]);
-  local links = if !gpu.has('nvlink_active') then null else promql.join(
-    fill('(%s)', lib.vocabulary.models), gpu.now('nvlink_active')
-  );
-  local recoveries = if !gpu.has('nvlink_errors') then null else promql.sum(
-    ['uuid'], gpu.events('nvlink_errors', '1h', ['error=~"recovery|recovery_total|replay"'])
-  );
+  local whenBusy(expr) = if expr == null || !gpu.has('busy') then expr
+  else fill('%s\nand on (%s)\n%s > %s', [expr, level, busy, thresholds.busy]);
+  local unlessIdle(expr) = if expr == null || !gpu.has('busy') then expr
+  else fill('%s\nunless on (%s)\n%s <= %s', [expr, level, busy, thresholds.busy]);
+  local byModel(expr) = promql.join(fill('(%s)', lib.vocabulary.models), expr);
+  local down = if !gpu.has('nvlink_inactive') then null else byModel(gpu.now('nvlink_inactive'));
+  // A difference of two samples: an increase over an hour would read all of them, of every GPU.
+  local retries = ['error=~"recovery|recovery_total|replay"'];
+  local recoveries = if !gpu.has('nvlink_errors') then null else fill('%s\n-\n%s', [
+    promql.sum(['uuid'], gpu.total('nvlink_errors', retries)),
+    promql.sum(['uuid'], gpu.before('nvlink_errors', '1h', retries)),
+  ]);
+  local many = if recoveries == null then null else fill('(%s)', byModel(
+    fill('(%s) > %s', [recoveries, thresholds.nvlinkErrorsPerHour])
+  ));
+
+  // gpufleet folds Xids into incidents: only of GPUs that it does not see. dcgm-exporter begins to count at the first
+  // one, which increase() does not see: so what is there for the first time counts, too, on a GPU that was there.
+  local reported(codes) = if config.sources == ['gpufleet'] || !gpu.has('xid') then null else
+    local matchers = [fill('xid=~"%s"', codes)];
+    local seen = fill('(%s > 0\nor\n(%s > 0 unless on (%s)\n%s\nand on (%s)\n%s))', [
+      gpu.events('xid', '15m', matchers),
+      gpu.total('xid', matchers),
+      promql.level(['uuid', 'xid']),
+      gpu.before('xid', '15m', matchers),
+      level,
+      promql.ago(promql.owners(), '15m'),
+    ]);
+    promql.sum(['uuid'], if !std.member(config.sources, 'gpufleet') then seen else fill('%s\nunless on (%s)\n%s', [
+      seen,
+      level,
+      promql.metric('gpu_info'),
+    ])) + ' > 0';
 
   [
     lib.rules.group('gpufleet-problems', [
@@ -55,14 +85,11 @@ function(lib)
         ['pcie_generation', 'pcie_generation_max'],
         fill('%s\n<\n%s', [gpu.now('pcie_generation'), gpu.now('pcie_generation_max')]),
       ))),
-      problem('throttled_thermal', whenBusy(above('throttled_thermal', thresholds.throttled))),
+      // Where nobody can say whether it is busy, it is taken to be: heat does not come from nothing.
+      problem('throttled_thermal', unlessIdle(above('throttled_thermal', thresholds.throttled))),
       problem('throttled_power_brake', above('throttled_power_brake', thresholds.powerBrake)),
-      problem('xid', (
-        // gpufleet folds them into incidents. Only codes that no application can cause.
-        if std.member(config.sources, 'gpufleet') || !gpu.has('xid') then null else promql.sum(
-          ['uuid'], gpu.events('xid', '15m', ['xid=~"48|62|63|64|74|79|92|94|95|110|119|120|140|143|149|151|154|158"'])
-        ) + ' > 0'
-      )),
+      problem('xid', reported(xids.fatal)),
+      problem('xid_degraded', reported(xids.degraded)),
       // For ten minutes more: what is recorded each five minutes may be missed by a moment.
       record('gpu:suspect:info', fill('(%s)\nand on (%s)\n(%s)', [
         promql.gpus,
@@ -73,13 +100,19 @@ function(lib)
 
     // What takes an hour of samples, or a look at all peers, every five minutes.
     lib.rules.group('gpufleet-links', [
-      // Fewer links than the best of its model in the cluster: models differ, and a board may have none in use.
-      problem('nvlink_down', if links == null then null else promql.join(
-        fill('(%s)', links), promql.max(['model'], links), ['model'], '<'
-      )),
-      problem('nvlink_errors', if recoveries == null then null else fill('%s\n> %s', [
-        recoveries,
-        thresholds.nvlinkErrorsPerHour,
+      // More links down than on the best of its model in the cluster: boards of some models have links that are never
+      // connected. A link that sleeps is not down.
+      problem('nvlink_down', if down == null then null else promql.max(['uuid'], promql.join(
+        fill('(%s)', down), promql.min(['model'], down), ['model'], '>'
+      ))),
+      // What most of a model do is no GPU's trouble; of a handful nobody can say what most do.
+      record('model:nvlink_recoveries:median1h', if recoveries == null then null else fill('%s\nand\n%s >= 8', [
+        promql.quantile(0.5, ['model'], byModel(recoveries)),
+        promql.count(['model'], byModel(recoveries)),
       ])),
+      problem('nvlink_errors', if many == null then null else promql.max(['uuid'], fill('%s\nunless\n%s', [
+        many,
+        promql.join(many, fill('%s * model:nvlink_recoveries:median1h', thresholds.nvlinkErrorsOverMedian), ['model'], '<='),
+      ]))),
     ], interval='5m'),
   ]

@@ -9,6 +9,7 @@ function(lib)
   local gpu = lib.vocabulary.gpu;
   local record = lib.rules.record;
   local run = config.runLabels;
+  local clocks = 'run_gpu:sm_clock:ratio_avg5m{run!=""}';
   // What is left of a condition counts for its weight.
   local part(name, weight, condition) = record(
     'gpu:risk_part:score', if condition == null then null else fill('0 * (%s) + %s', [condition, weight]), { part: name }
@@ -20,16 +21,19 @@ function(lib)
 
   [
     lib.rules.group('gpufleet-risk', [
+      // Than the median GPU of its run, on whatever node: a run may have one node only. One that does nothing is slow
+      // by design.
       record('gpu:problem:max', (
-        if !gpu.has('sm_clock_max') then null else promql.max(['uuid'], fill('%s\nand on (%s)\nrun:gpu_share:sum >= 4', [
-          promql.join(
-            'run_gpu:sm_clock:ratio_avg5m{run!=""}',
-            fill('%s * run:sm_clock:ratio_median5m', (1 - thresholds.slowerThanPeers)),
-            run,
-            '<',
-          ),
-          promql.level(run),
-        ]))
+        if !gpu.has('sm_clock_max') then null else fill('%s\nunless on (%s)\n%s', [
+          promql.max(['uuid'], fill('%s\nand on (%s)\nrun:gpu_share:sum >= 4', [
+            promql.join(
+              clocks, fill('%s * %s', [1 - thresholds.slowerThanPeers, promql.quantile(0.5, run, clocks)]), run, '<'
+            ),
+            promql.level(run),
+          ])),
+          promql.level(['uuid']),
+          promql.max(['uuid'], 'run_gpu:gpu_busy:ratio_rate5m') + fill(' <= %s', thresholds.busy),
+        ])
       ), { problem: 'slower_than_peers' }),
       // A day's difference of two samples: an increase over a day would read all of them.
       part('corrected_errors', 1, if corrected == null then null else fill('%s > %s', [
@@ -39,7 +43,7 @@ function(lib)
       part('few_spare_rows', 1, banks('low')),
       part('no_spare_rows', 2, banks('none')),
       part('recurring_heat', 1, promql.max(
-        ['uuid'], 'count_over_time(gpu:problem:max{problem=~"throttled_.*"}[1d])'
+        ['uuid'], 'count_over_time(gpu:problem:max{problem="throttled_thermal"}[1d])'
       ) + fill(' > %s', thresholds.recurringMinutes)),
       part('slower_than_peers', 1, promql.max(
         ['uuid'], 'count_over_time(gpu:problem:max{problem="slower_than_peers"}[1d])'

@@ -63,7 +63,7 @@ SPARE_NONE = 'gpu_row_remap_banks{availability="none"}'
 SPARE_LOW = 'gpu_row_remap_banks{availability="low"}'
 CORRECTED = 'gpu_ecc_errors_total{type="correctable",location="dram"}'
 UNCORRECTED = 'gpu_ecc_errors_total{type="uncorrectable",location="dram"}'
-ACTIVE = 'gpu_nvlink_links{state="active"}'
+DOWN = 'gpu_nvlink_links{state="inactive"}'
 
 CASES = [
     *flags("gpu_row_remap_failure", "GpuRowRemapFailed", 12),
@@ -175,16 +175,16 @@ CASES = [
     ),
     Case(
         "GpuNvlinkDegraded",
-        "fewer than its model has, and another model that has fewer anyway",
+        "more are down than of its model's best, and another model that has more down anyway",
         {
             **there(),
             **there(1),
             **there(0, "n2"),
             'gpu_info{gpu="0",uuid="GPU-n3-0",instance="n3:9837",node="n3",name="A40",driver_version="580"}': stays(1),
-            **of_gpu({ACTIVE: stays(16)}),
-            **of_gpu({ACTIVE: stays(18)}, 1),
-            **of_gpu({ACTIVE: stays(18)}, 0, "n2"),
-            **of_gpu({ACTIVE: stays(4)}, 0, "n3"),
+            **of_gpu({DOWN: stays(2)}),
+            **of_gpu({DOWN: stays(0)}, 1),
+            **of_gpu({DOWN: stays(0)}, 0, "n2"),
+            **of_gpu({DOWN: stays(8)}, 0, "n3"),
         },
         "40m",
         [ONE],
@@ -192,7 +192,7 @@ CASES = [
     Case(
         "GpuNvlinkDegraded",
         "all of a model have the same",
-        {**there(), **there(1), **of_gpu({ACTIVE: stays(12)}), **of_gpu({ACTIVE: stays(12)}, 1)},
+        {**there(), **there(1), **of_gpu({DOWN: stays(6)}), **of_gpu({DOWN: stays(6)}, 1)},
         "40m",
     ),
     Case(

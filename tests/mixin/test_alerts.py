@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.mixin import alert_cases_health, alert_cases_rest, alert_cases_runs
+from tests.mixin import alert_cases_health, alert_cases_rest, alert_cases_runs, alert_cases_traps
 from tests.mixin.alert_case import Case
 from tests.mixin.rendering import generator, groups
 from tests.promtool import Promtool
@@ -18,8 +18,17 @@ EVERY: dict[str, object] = {
     "monthlyBudget": 1000.0,
     "optionalAlerts": {"lossDivergence": True, "efficiencyDrop": True, "unusedSpend": True},
 }
-CONFIGURATIONS: dict[str, dict[str, object]] = {"": EVERY, "dcgm": {**EVERY, "sources": ["dcgm"]}}
-CASES: list[Case] = [*alert_cases_health.CASES, *alert_cases_runs.CASES, *alert_cases_rest.CASES]
+CONFIGURATIONS: dict[str, dict[str, object]] = {
+    "": EVERY,
+    "dcgm": {**EVERY, "sources": ["dcgm"]},
+    "both": {**EVERY, "sources": ["gpufleet", "dcgm"]},
+}
+CASES: list[Case] = [
+    *alert_cases_health.CASES,
+    *alert_cases_traps.CASES,
+    *alert_cases_runs.CASES,
+    *alert_cases_rest.CASES,
+]
 # Groups that the rules of each group read, themselves in the order in which they need each other.
 ORDER = [
     "gpufleet-owners",
