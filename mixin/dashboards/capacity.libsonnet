@@ -98,14 +98,15 @@ function(lib)
               'GPU hours a day, by what became of them',
               'Each point is the day before it. All together are the hours that there were: busy and unused are held, unallocated '
               + 'is free, unsliced is what MIG slices leave over, unavailable did not answer or takes no work.',
-              'h',
-              [panels.query(hours([]), '{{state}}', interval='6h')],
+              'none',
+              [panels.query(hours([]), '{{state}}', interval='1h')],
               'Not recorded yet: it takes gpufleet with a source of owners, and some minutes.',
               {
                 w: 16,
                 h: 9,
                 stack: true,
                 min: 0,
+                axisLabel: 'GPU hours',
                 overrides: [
                   panels.override(state, { color: panels.fixedColor(colors[state]) })
                   for state in states
@@ -137,7 +138,7 @@ function(lib)
             panels.timeseries(
               'Demand, and where it leads',
               'GPUs that were held, as hourly means, beside all that there are. The dashed line is a straight line through the shown '
-              + 'time, thirty days on: an extrapolation, which knows nothing of what is planned.',
+              + 'time, thirty days on, at most four times what there is: an extrapolation, which knows nothing of what is planned.',
               'none',
               [
                 panels.query(overTwoWeeks, 'held', interval='1h'),
@@ -145,7 +146,10 @@ function(lib)
                   fill('max_over_time(sum(%s)[1h:])', recorded('cluster:gpus:count')), 'there are', interval='1h'
                 ),
                 panels.query(
-                  fill('clamp_min(predict_linear((%s)[$__range:30m], 30 * 86400), 0)', demand),
+                  fill('clamp(predict_linear((%s)[$__range:30m], 30 * 86400), 0, scalar(4 * sum(%s)))', [
+                    demand,
+                    recorded('cluster:gpus:count'),
+                  ]),
                   'in 30 days, if it goes on so',
                   interval='1h',
                 ),

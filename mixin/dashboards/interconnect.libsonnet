@@ -79,9 +79,9 @@ function(lib)
           panels: [
             panels.timeseries(
               'Ports that are busiest',
-              'What a port sends over what its link can carry: the ten highest.',
+              'What a port sends over what its link can carry: the five highest.',
               'percentunit',
-              [panels.query(worst(10, fill('%s / %s', [
+              [panels.query(worst(5, fill('%s / %s', [
                 recorded('node_port:rdma_transmit_bytes:rate5m'),
                 fill('(%s > 0)', recorded('node_port:rdma_speed_bytes_per_second:max')),
               ])), port)],
@@ -126,10 +126,11 @@ function(lib)
             ),
             panels.table(
               'Ports',
-              'Each port that is down or sends packets again.',
+              'Each port: what it sends again, whether its link is up, and how often that changed.',
               [
-                panels.row(fill('%s > 0', recorded('node_port:rdma_retransmits:rate5m'))),
-                panels.row(recorded('node_port:rdma_link_up:min')),
+                // Without their names, which would keep the rows of a port apart.
+                panels.row(promql.max(['node', 'nic', 'port'], recorded('node_port:rdma_retransmits:rate5m')) + ' > 0'),
+                panels.row(promql.max(['node', 'nic', 'port'], recorded('node_port:rdma_link_up:min'))),
                 panels.row(fill('changes(%s[1h])', recorded('node_port:rdma_link_up:min'))),
               ],
               [
@@ -145,6 +146,7 @@ function(lib)
                   field: 'Value #B',
                   name: 'Link',
                   width: 80,
+                  empty: 'unknown',
                   cell: panels.cells.text,
                   mappings: panels.mapValues({
                     '0': { text: 'down', color: colors.bad },

@@ -13,6 +13,9 @@ local files = {
 function(config)
   local promql = promqlOf(config);
   local sources = [files[name](config) for name in config.sources];
+  // As elements of arrays, which are worked out once: a field is worked out each time.
+  local tables = [[source.gpu for source in sources], [source.slice for source in sources]];
+  local tablesOf(kind) = tables[if kind == 'slice' then 1 else 0];
   local words = import 'words.libsonnet';
 
   // Every source's expression, the first one in front: it counts on a GPU that several have.
@@ -29,12 +32,13 @@ function(config)
     local extra = std.get(known[word], 'labels', []);
     local key = if kind == 'slice' then ['uuid', 'mig_uuid'] else ['uuid'];
     local exprs = [
-      promql.max(key + extra, source.rename(expr, kind == 'slice'))
-      for source in sources
-      if std.objectHas(source[kind], word)
-      for entry in (if std.isArray(source[kind][word]) then source[kind][word] else [source[kind][word]])
+      promql.max(key + extra, sources[i].rename(expr, kind == 'slice'))
+      for i in std.range(0, std.length(sources) - 1)
+      if std.objectHas(tablesOf(kind)[i], word)
+      for found in [tablesOf(kind)[i][word]]
+      for entry in (if std.isArray(found) then found else [found])
       for expr in [
-        local select(name) = source.select(name, entry.fixed + matchers, kind == 'slice');
+        local select(name) = sources[i].select(name, entry.fixed + matchers, kind == 'slice');
         local expr = form(entry, select);
         if expr == null || !std.objectHas(entry, 'plus') then expr else expr + ' + ' + form(entry.plus, select),
       ]
@@ -63,7 +67,7 @@ function(config)
 
   local reader(kind) = {
     // Whether a configured source has it.
-    has(word):: std.length([s for s in sources if std.objectHas(s[kind], word)]) > 0,
+    has(word):: std.length([table for table in tablesOf(kind) if std.objectHas(table, word)]) > 0,
     // The present value; of what is only counted, the rate over the configured window.
     now(word, matchers=[]):: read(kind, word, matchers, forms.now),
     // The same for a panel, whose windows follow its step.

@@ -54,10 +54,15 @@ def _curves(bounds: tuple[float, ...], spreads: Spreads) -> tuple[tuple[float, f
 def observed(bounds: tuple[float, ...], spreads: Spreads, lots: Lots, before: Lots = NONE) -> tuple[list[int], float]:
     """Observations up to each bound, all of them last, and their sum; without those that were there ``before``."""
     curves = (*_curves(bounds, spreads), (1.0, 1.0, 1.0))
-    counts = [_sum(lots, curve) - _sum(before, curve) for curve in curves]
-    means = [spread.mean for spread in spreads]
-    total = sum([(now - then) * mean for now, then, mean in zip(lots, before, means, strict=True)])
+    own = _less(lots, before)
+    counts = [_sum(own, curve) for curve in curves]
+    total = sum([requests * spread.mean for requests, spread in zip(own, spreads, strict=True)])
     return counts, round(total, 6)
+
+
+def _less(lots: Lots, before: Lots) -> Lots:
+    # Before anything is rounded: differences of rounded counts would not grow from bound to bound.
+    return lots[0] - before[0], lots[1] - before[1], lots[2] - before[2]
 
 
 def _sum(lots: Lots, curve: tuple[float, float, float]) -> int:
@@ -66,7 +71,7 @@ def _sum(lots: Lots, curve: tuple[float, float, float]) -> int:
 
 def share_of(lots: Lots, before: Lots, shares: Lots) -> int:
     """How many requests of each lot's share there are, without those ``before``."""
-    return _sum(lots, shares) - _sum(before, shares)
+    return _sum(_less(lots, before), shares)
 
 
 class Demand:
