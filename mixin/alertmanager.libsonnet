@@ -143,10 +143,14 @@ function(config)
       - source_matchers: [alertname="GpuPowerBrake", severity="critical"]
         target_matchers: [alertname="GpuPowerBrake", severity="warning"]
         equal: [CLUSTER]
-      # Many exporters that are down are one alert.
+      # Many exporters that are down are one alert, and the runs on their nodes may well go on.
       - source_matchers: [alertname="GpuExportersDown"]
-        target_matchers: [alertname="GpuExporterDown"]
+        target_matchers: [alertname=~"GpuExporterDown|GpuRunNodeMissing"]
         equal: [CLUSTER]
+      # What an exporter that comes and goes tells of itself in between; and a driver that hangs is why nothing is read.
+      - source_matchers: [alertname=~"GpuExporterDown|GpuNotAnswering", node!=""]
+        target_matchers: [alertname=~"GpuExporterPollStalled|GpuExporterQuiesced", node!=""]
+        equal: [CLUSTER, node]
       # The same alert in two severities.
       - source_matchers: [alertname=~"(Gpu|Inference|Rdma).*", severity="critical"]
         target_matchers: [alertname=~"(Gpu|Inference|Rdma).*", severity=~"warning|info"]
@@ -155,9 +159,12 @@ function(config)
         target_matchers: [alertname=~"(Gpu|Inference|Rdma).*", severity="info"]
         equal: [CLUSTER, alertname, node, uuid, nic, port, project, run, task, model, instance]
 
-    # Each of these is to be yours: a webhook, mail, chat, a pager.
+    # Each webhook here stands for what you have: put your pager, chat or mail in its place, or give the names of your own
+    # receivers to the routes.
     receivers:
+      # Alerts are listed, and nobody is told.
       - name: nobody
+      # gpufleet's quarantine: put in the address of its service, and a file with the token that it asks for.
       - name: quarantine
         webhook_configs:
           - url: https://gpufleet-quarantine.gpufleet.svc:9838/v1/alerts
@@ -168,16 +175,16 @@ function(config)
                 type: Bearer
                 credentials_file: /etc/alertmanager/secrets/gpufleet-quarantine-token
   |||, 'CLUSTER', cluster) + std.join('', [
-    fill('  - name: %s\n    webhook_configs:\n      - url: http://localhost:9/%s # yours\n', [name, name])
-    for name in [
-      'infra-page',
-      'infra-ticket',
-      'ml-page',
-      'ml-ticket',
-      'serving-page',
-      'serving-ticket',
-      'finops',
-      'monitoring-page',
-      'monitoring-ticket',
+    fill('  # %s\n  - name: %s\n    webhook_configs:\n      - url: http://localhost:9/%s # yours\n', [each[1], each[0], each[0]])
+    for each in [
+      ['infra-page', 'Wakes whoever looks after the nodes tonight.'],
+      ['infra-ticket', 'Opens a ticket for whoever repairs nodes by day.'],
+      ['ml-page', 'Wakes whoever looks after training runs.'],
+      ['ml-ticket', "Tells the owners of runs, as in their project's channel."],
+      ['serving-page', 'Wakes whoever looks after the models that are served.'],
+      ['serving-ticket', 'Tells them by day.'],
+      ['finops', 'Tells whoever answers for the money.'],
+      ['monitoring-page', 'Wakes whoever looks after Prometheus.'],
+      ['monitoring-ticket', 'Tells them by day.'],
     ]
   ])

@@ -58,7 +58,7 @@
 
     // Money is shown in this unit: one of Grafana's, as currencyUSD or currencyEUR. It converts nothing.
     currencyUnit: 'currencyUSD',
-    // Monthly budget in the currency of the price book; 0 says there is none and leaves out its alerts.
+    // Monthly budget of each cluster in the currency of the price book; 0 says there is none and leaves out its alerts.
     monthlyBudget: 0,
 
     // At least four scrapes, so that one or two lost ones don't make a hole. Raise it with your scrape interval.
@@ -128,6 +128,9 @@
       // Seconds without a step after which a run is called stalled, unless its own steps take a tenth of that. Raise it
       // if your evaluations take longer.
       stalledSeconds: 600,
+      // Seconds within which a run has made a step, to be taken for one whose processes are all there, though the exporter
+      // of one of its nodes is down. Raise it above the time of your longest step.
+      missingStepSeconds: 120,
       // Part of the cycles in which a node of a run uses tensor cores, below which it does nothing.
       inactive: 0.05,
       // The same for the others of its run, above which they work.
@@ -163,10 +166,21 @@
       retransmitsPerGigabyte: 100,
       // Times the median of the nodes from which on it is one node's trouble.
       retransmitsOverMedian: 10,
-      // Part of the GPU time that a holder without a name may have.
+      // Packets a second that a node sends again, below which no number for each gigabyte matters. Raise it if nodes that
+      // hardly send anything are named.
+      retransmitsPerSecond: 1,
+      // Part of the GPU time that a holder without a name may have. Raise it where people may use GPUs past the scheduler.
       unattributed: 0.05,
+      // Seconds for which an exporter has read no GPU, to be called stalled. Raise it to four of your --poll.interval.
+      pollStalledSeconds: 60,
       // Part of the exporters that are down, above which it wakes someone.
       exportersDown: 0.1,
+      // And at least so many: raise it if your clusters are large and nodes come and go.
+      exportersDownLeast: 2,
+      // Times the budget that a month would cost at the pace of the last six hours. Raise it if you spend in bursts.
+      budgetPace6h: 2,
+      // The same at the pace of the last three days: both must be over their limit.
+      budgetPace3d: 1.2,
       // Part of a project's cost of a week that is unused, for the alert about it.
       unusedPart: 0.5,
       // Least unused money of a week that is worth an alert, in the currency of the price book.

@@ -13,7 +13,7 @@ function(lib)
   // What a window comes to in a month of 30 days, over the budget.
   local pace(window, windows) = fill('%s * %s / %s', [
     windows,
-    promql.sum([], fill('sum_over_time(cluster:gpu_cost:increase5m[%s])', window)),
+    promql.sum(['currency'], fill('sum_over_time(cluster:gpu_cost:increase5m[%s])', window)),
     config.monthlyBudget,
   ]);
 
@@ -35,23 +35,31 @@ function(lib)
       ),
       alert(
         'GpuPriceMissing',
-        // Only where there is a price book at all.
-        ifMetered(fill('%s == 1\nunless on (%s)\n%s\nand on (%s)\n%s', [
-          promql.max(['node', 'gpu', 'uuid'], promql.metric('gpu_info')),
+        // By model, as rules of a price book are: one that is forgotten is one alert. Without a budget, only where there is
+        // a price book at all.
+        ifMetered(promql.count(['name'], fill('%s\nunless on (%s)\n%s%s', [
+          promql.max(['name', 'uuid'], promql.metric('gpu_info')),
           promql.level(['uuid']),
           promql.metric('gpu_price_per_hour'),
-          promql.level([]),
-          promql.metric('gpu_price_per_hour'),
-        ])),
+          if budgeted then '' else fill('\nand on (%s)\n%s', [promql.level([]), promql.metric('gpu_price_per_hour')]),
+        ])) + ' > 0'),
         'warning',
         'monitoring',
-        'A GPU has no price, so that its cost is counted nowhere.',
-        'GPU {{ $labels.gpu }} of node {{ $labels.node }} matches no rule of the price book.',
+        'GPUs have no price, so that their cost is counted nowhere.',
+        '{{ $value }} GPUs of model {{ $labels.name }}{{ with $labels.cluster }} in cluster {{ . }}{{ end }} match no rule of the '
+        + 'price book.{{ with printf `topk(3, sum by (node) (gpu_info{name=%q} unless on (uuid) gpu_price_per_hour))` '
+        + '$labels.name | query }} Among them those of{{ range . }} {{ .Labels.node }}{{ end }}.{{ end }}',
         wait='30m',
       ),
       alert(
         'GpuBudgetBurn',
-        if budgeted then ifMetered(fill('%s > 2\nand on (%s)\n%s > 1.2', [pace('6h', 120), promql.level([]), pace('3d', 10)])),
+        if budgeted then ifMetered(fill('%s > %s\nand on (%s)\n%s > %s', [
+          pace('6h', 120),
+          thresholds.budgetPace6h,
+          promql.level(['currency']),
+          pace('3d', 10),
+          thresholds.budgetPace3d,
+        ])),
         'warning',
         'finops',
         'GPUs cost more than the budget of the month allows.',
@@ -63,12 +71,12 @@ function(lib)
         'GpuUnusedSpendHigh',
         if config.optionalAlerts.unusedSpend then ifMetered(fill('%s > %s\nand on (%s)\n%s > %s', [
           fill('%s\n/\n(%s > 0)', [
-            promql.sum(['project'], 'sum_over_time(project:gpu_unused_cost:increase5m[7d])'),
-            promql.sum(['project'], 'sum_over_time(project:gpu_cost:increase5m[7d])'),
+            promql.sum(['project', 'currency'], 'sum_over_time(project:gpu_unused_cost:increase5m[7d])'),
+            promql.sum(['project', 'currency'], 'sum_over_time(project:gpu_cost:increase5m[7d])'),
           ]),
           thresholds.unusedPart,
-          promql.level(['project']),
-          promql.sum(['project'], 'sum_over_time(project:gpu_unused_cost:increase5m[7d])'),
+          promql.level(['project', 'currency']),
+          promql.sum(['project', 'currency'], 'sum_over_time(project:gpu_unused_cost:increase5m[7d])'),
           thresholds.unusedLeast,
         ])),
         'info',

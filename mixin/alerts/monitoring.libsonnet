@@ -8,37 +8,35 @@ function(lib)
   local alert = lib.rules.alert;
   local ours = std.member(config.sources, 'gpufleet');
   local ifOurs(expr) = if ours then expr else null;
-  local level = promql.level(['job', 'instance']);
-  // Targets that have shown a GPU within a day.
-  local known = std.join(' or ', (
-    if ours then [fill('last_over_time(%s[1d])', promql.metric('gpufleet_build_info'))] else []
-  ) + (
-    if std.member(config.sources, 'dcgm')
-    then [fill('last_over_time(%s[1d])', promql.metric('DCGM_FI_DEV_GPU_TEMP', [], config.dcgmSelector))] else []
-  ) + (
-    if std.member(config.sources, 'dcgm49')
-    then [fill('last_over_time(%s[1d])', promql.metric('DCGM_FI_DEV_GPU_TEMP_CELSIUS', [], config.dcgmSelector))] else []
-  ));
-  local down = fill('up == 0\nand on (%s)\n(%s)', [level, known]);
-  local seen = fill('up\nand on (%s)\n(%s)', [level, known]);
-  local many = fill('%s\n/\n%s\n> %s', [promql.count([], down), promql.count([], seen), thresholds.exportersDown]);
+  // A node's exporter may have several targets, as while its pod is replaced: it is down when none answers.
+  local exporters = promql.max(['job', 'node'], 'node_instance:gpu_exporter_up:max');
+  local down = promql.count([], exporters + ' == 0');
+  local polled = promql.metric('gpufleet_last_poll_timestamp_seconds');
   local groups = 'rule_group=~".*;gpufleet-.*"';
 
   [
     lib.rules.group('gpufleet-monitoring', [
       alert(
         'GpuExporterDown',
-        promql.max(['job', 'instance'], down) + ' == 0',
+        exporters + ' == 0',
         'warning',
         'monitoring',
         "A node's GPU exporter does not answer.",
-        'The exporter at {{ $labels.instance }} (job {{ $labels.job }}) has not answered for five minutes: nothing is known '
-        + 'of the GPUs of its node.',
+        "The exporter of node {{ $labels.node }} (job {{ $labels.job }}) has not answered for five minutes: of this node's "
+        + 'GPUs it tells nothing.',
         wait='5m',
       ),
       alert(
         'GpuExportersDown',
-        many,
+        // One of three nodes is a third of them, and still one node's trouble.
+        fill('%s\n/\n%s\n> %s\nand on (%s)\n%s >= %s', [
+          down,
+          promql.count([], exporters),
+          thresholds.exportersDown,
+          promql.level([]),
+          down,
+          thresholds.exportersDownLeast,
+        ]),
         'critical',
         'monitoring',
         'Many GPU exporters do not answer.',
@@ -48,13 +46,18 @@ function(lib)
       ),
       alert(
         'GpuExporterPollStalled',
-        // By the GPU that was read last: a single one that is not is another alert.
-        ifOurs(promql.max(['node'], promql.onNode(fill('(%s > 60)', promql.min(
-          ['instance'], fill('(time() - %s)', promql.metric('gpufleet_last_poll_timestamp_seconds'))
-        ))))),
+        // By the GPU that was read last: a single one that is not is another alert. A clock that is wrong stands still
+        // as little as any, and who was told to let go of the driver reads nothing on purpose.
+        ifOurs(promql.max(['node'], promql.onNode(fill('((%s > %s)\nunless on (%s)\n(%s or %s))', [
+          promql.min(['instance'], fill('(time() - %s)', polled)),
+          thresholds.pollStalledSeconds,
+          promql.level(['instance']),
+          fill('changes(%s[5m]) > 0', polled),
+          promql.metric('gpufleet_quiesced') + ' == 1',
+        ])))),
         'warning',
         'monitoring',
-        'An exporter answers, but has read no GPU for a minute.',
+        'An exporter answers, but reads no GPU.',
         'The GPUs of node {{ $labels.node }} were last read {{ $value | humanizeDuration }} ago.',
         wait='2m',
       ),
@@ -64,7 +67,9 @@ function(lib)
         'warning',
         'monitoring',
         'A source of an exporter does not answer.',
-        'Source {{ $labels.source }} of the exporter at {{ $labels.instance }} has not answered for 15 minutes.',
+        'Source {{ $labels.source }} of the exporter at {{ $labels.instance }}'
+        + '{{ with printf `gpufleet_node_info{instance=%q}` $labels.instance | query }}'
+        + ' on node {{ . | first | label "node" }}{{ end }} has not answered for 15 minutes.',
         wait='15m',
       ),
       alert(
@@ -87,13 +92,14 @@ function(lib)
       ),
       alert(
         'GpuRulesMissed',
-        promql.sum(['rule_group'], fill('increase(%s[15m])', promql.metric(
-          'prometheus_rule_group_iterations_missed_total', [groups], ''
-        ))) + ' > 0',
+        std.join('\nor\n', [
+          promql.sum(['rule_group'], fill('increase(%s[15m])', promql.metric(counter, [groups], ''))) + ' > 0'
+          for counter in ['prometheus_rule_group_iterations_missed_total', 'prometheus_rule_evaluation_failures_total']
+        ]),
         'warning',
         'monitoring',
-        'Prometheus does not keep up with the rules about GPUs, so that cost is incomplete.',
-        'Group {{ $labels.rule_group }} missed {{ printf "%.0f" $value }} evaluations in 15 minutes.',
+        'Prometheus skips rules about GPUs or fails in them, so that cost is incomplete.',
+        'Group {{ $labels.rule_group }} missed {{ printf "%.0f" $value }} evaluations, or failed in them, in 15 minutes.',
         wait='15m',
       ),
     ]),

@@ -9,9 +9,9 @@ function(lib)
   local recorded = lib.recorded.series;
   local retransmits = 'node:rdma_retransmits_per_gigabyte:rate5m';
   local up = 'node_port:rdma_link_up:min';
+  local lost = 'node_port:rdma_link_lost:max';
   local downs = 'node_port:rdma_link_downs:increase30m';
   local has(name) = std.setMember(name, recorded);
-  local level = promql.level(['node', 'nic', 'port']);
   // Nodes of a run of several nodes: one that nobody waits for can be looked at tomorrow.
   local inRun = fill('node_run:gpu_share:sum{run!=""} and on (%s) run:nodes:count > 1', promql.level(config.runLabels));
   local port = 'Port {{ $labels.port }} of {{ $labels.nic }} on node {{ $labels.node }}';
@@ -21,8 +21,7 @@ function(lib)
     // Each drop is a change down and one up.
     fill('changes(%s[30m]) >= 4', up),
   ]);
-  // Down, though it was up within a day: a port without a cable is no fault.
-  local down = if !has(up) then null else fill('%s == 0\nand on (%s)\nmax_over_time(%s[1d]) == 1', [up, level, up]);
+  local down = if has(lost) then lost + ' == 1' else null;
   local needed(expr, op) = if expr == null then null else fill('(%s)\n%s on (%s)\n(%s)', [
     expr,
     op,
@@ -34,12 +33,16 @@ function(lib)
     lib.rules.group('gpufleet-interconnect', [
       alert(
         'RdmaRetransmitsHigh',
+        // And not where so little is sent that a few packets are many for a gigabyte.
         if !has(retransmits) then null else promql.join(
           fill('(%s > %s)', [retransmits, thresholds.retransmitsPerGigabyte]),
           fill('%s * %s', [thresholds.retransmitsOverMedian, promql.quantile('0.5', [], retransmits)]),
           [],
           '>',
-        ),
+        ) + fill('\nand on (%s)\nnode:rdma_retransmits:rate5m > %s', [
+          promql.level(['node']),
+          thresholds.retransmitsPerSecond,
+        ]),
         'warning',
         'infra',
         'A node sends far more packets again than others do.',

@@ -144,7 +144,20 @@ function(lib)
       ),
       alert(
         'GpuRunNodeMissing',
-        ifReported(fill('%s\n<\nmax_over_time(run:train_ranks:count[30m])', 'run:train_ranks:count')),
+        // Processes are told of by the exporter of their node: where that is down and the others go on, they are not missing.
+        ifReported(fill('%s\n<\nmax_over_time(%s[30m])\nunless on (%s)\n(%s < %s\nand on (%s)\n%s)', [
+          'run:train_ranks:count',
+          'run:train_ranks:count',
+          level,
+          age,
+          thresholds.missingStepSeconds,
+          level,
+          fill('(last_over_time(%s[30m]) and on (%s) max by (%s) (node_instance:gpu_exporter_up:max) == 0)', [
+            'node_run:gpu_share:sum',
+            promql.level(['node']),
+            promql.level(['node']),
+          ]),
+        ])),
         'critical',
         'ml',
         'Processes of a training run have vanished while others are still there.',

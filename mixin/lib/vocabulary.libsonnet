@@ -90,6 +90,8 @@ function(config)
     // Each holder of each GPU and slice; the value is its share of the GPU. For rules/owners.libsonnet alone: all
     // others read what that records (promql.owners).
     owners: std.join(fill('\nor on (%s)\n', promql.level(['uuid'])), [source.owners for source in sources]),
+    // Each target that tells of GPUs, with its node: labels job, instance, node.
+    exporters: std.join(fill('\nor on (%s)\n', promql.level(['job', 'instance'])), [source.exporters for source in sources]),
     // Each GPU with its model (label `model`).
     models: std.join(fill('\nor on (%s)\n', promql.level(['uuid'])), [source.models for source in sources]),
   }

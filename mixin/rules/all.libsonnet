@@ -5,6 +5,7 @@ function(lib) [
   for file in [
     import 'capacity.libsonnet',
     import 'cost.libsonnet',
+    import 'exporters.libsonnet',
     import 'inference.libsonnet',
     import 'network.libsonnet',
     import 'owners.libsonnet',

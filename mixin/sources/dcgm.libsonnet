@@ -11,6 +11,7 @@ function(config)
     rename:: series.rename,
     owners:: series.owners('DCGM_FI_DEV_GPU_TEMP'),
     models:: series.models('DCGM_FI_DEV_GPU_TEMP'),
+    exporters:: series.exporters('DCGM_FI_DEV_GPU_TEMP'),
 
     gpu: {
       // While MIG is on, or on newer versions by configuration, only one of these two is there.

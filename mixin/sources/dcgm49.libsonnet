@@ -11,6 +11,7 @@ function(config)
     rename:: series.rename,
     owners:: series.owners('DCGM_FI_DEV_GPU_TEMP_CELSIUS'),
     models:: series.models('DCGM_FI_DEV_GPU_TEMP_CELSIUS'),
+    exporters:: series.exporters('DCGM_FI_DEV_GPU_TEMP_CELSIUS'),
 
     gpu: {
       busy: [

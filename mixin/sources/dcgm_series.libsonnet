@@ -39,6 +39,11 @@ function(config)
         std.foldl(function(expr, r) replaced(expr, r[0], r[1], r[2]), renames, self.select(metric, [])),
       );
       promql.join(holders, promql.count(['uuid'], holders), op='/'),
+    // Each exporter by its target and node.
+    exporters(metric)::
+      promql.max(['job', 'instance', 'node'], std.foldl(
+        function(expr, label) replaced(expr, 'node', label), config.dcgmNodeLabels, self.select(metric, [])
+      )),
     models(metric)::
       promql.max(['uuid', 'model'], replaced(self.rename(self.select(metric, []), false), 'model', 'modelName')),
   }

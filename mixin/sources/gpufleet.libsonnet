@@ -20,6 +20,8 @@ function(config)
       // Without a source of owners a GPU still has a node.
       promql.max(['node', 'gpu', 'uuid'], promql.metric('gpu_info')),
     ]),
+    // Each exporter that tells of GPUs, by its target and node.
+    exporters:: promql.max(['job', 'instance', 'node'], promql.metric('gpufleet_node_info')),
     models:: promql.max(
       ['uuid', 'model'],
       fill('label_replace(%s, "model", "$1", "name", "(.+)")', promql.metric('gpu_info')),

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from tests.mixin.alert_case import LONG, Case, Series, rises, stays, text, there
 
+DAYS = 2000
+"""Minutes of what is counted in money."""
 MODEL = {"model": "m", "system": "vllm"}
 
 
@@ -39,13 +41,13 @@ def port(values: str, node: str = "n1", name: str = "nic_link_up") -> dict[str, 
     return {text("nic_info", {**labels, "node": node}): stays(1), text(name, labels): values}
 
 
-def traffic(node: str, again: float) -> dict[str, str]:
-    """A gigabyte a second, and packets sent again a minute."""
+def traffic(node: str, again: float, gigabytes: float = 1) -> dict[str, str]:
+    """So many gigabytes a second, and packets sent again a minute."""
     labels = {"nic": "mlx5_0", "port": "1", "instance": f"{node}:9837"}
     return {
         text("nic_info", {**labels, "node": node}): stays(1),
-        text("nic_receive_bytes_total", labels): rises(30e9),
-        text("nic_transmit_bytes_total", labels): rises(30e9),
+        text("nic_receive_bytes_total", labels): rises(30e9 * gigabytes),
+        text("nic_transmit_bytes_total", labels): rises(30e9 * gigabytes),
         text("nic_retransmits_total", {**labels, "kind": "local_ack_timeout"}): rises(again),
     }
 
@@ -58,20 +60,34 @@ def runs_on(*nodes: str) -> dict[str, str]:
     return made
 
 
-def account(project: str, seconds: float, cost: float = 0.0, unused: float = 0.0) -> dict[str, str]:
+def account(
+    project: str, seconds: float, cost: float = 0.0, unused: float = 0.0, currency: str = "USD"
+) -> dict[str, str]:
     """An owner's counters: so much a minute."""
     labels = {"node": "n1", "gpu": "0", "uuid": f"GPU-{project}", "project": project, "run": "r", "task": "t"}
-    made = {text("gpu_allocated_seconds_total", labels): rises(seconds)}
+    made = {text("gpu_allocated_seconds_total", labels): rises(seconds, DAYS)}
     if cost:
-        made[text("gpu_cost_total", {**labels, "currency": "USD"})] = rises(cost)
-        made[text("gpu_unused_cost_total", {**labels, "currency": "USD", "reason": "idle"})] = rises(unused)
+        made[text("gpu_cost_total", {**labels, "currency": currency})] = rises(cost, DAYS)
+        made[text("gpu_unused_cost_total", {**labels, "currency": currency, "reason": "idle"})] = rises(unused, DAYS)
     return made
 
 
-def up(node: str, values: str, build: str) -> dict[str, str]:
-    """A target, and the exporter that it was."""
-    labels = {"job": "gpufleet", "instance": f"{node}:9837"}
-    return {text("up", labels): values, text("gpufleet_build_info", {**labels, "version": "1"}): build}
+def paid(budgets: float, project: str = "p", currency: str = "USD") -> dict[str, str]:
+    """Money that comes to so many monthly budgets in a month of 30 days."""
+    return account(project, 60, cost=budgets * 1000 / 43200, currency=currency)
+
+
+def up(node: str, values: str, told: str, address: str = "") -> dict[str, str]:
+    """A target, and what the exporter there tells of its node."""
+    labels = {"job": "gpufleet", "instance": address or f"{node}:9837"}
+    return {text("up", labels): values, text("gpufleet_node_info", {**labels, "node": node}): told}
+
+
+def of_dcgm(values: str, told: str) -> dict[str, str]:
+    """A target with dcgm-exporter's labels."""
+    labels = {"job": "dcgm", "instance": "10.0.0.1:9400"}
+    reading = {**labels, "gpu": "0", "UUID": "GPU-0", "Hostname": "n1", "modelName": "H100"}
+    return {text("up", labels): values, text("DCGM_FI_DEV_GPU_TEMP", reading): told}
 
 
 def exporter(node: str, name: str, values: str) -> dict[str, str]:
@@ -202,6 +218,12 @@ CASES = [
         "40m",
     ),
     Case(
+        "RdmaRetransmitsHigh",
+        "a node that sends next to nothing",
+        {**traffic("n1", 12, 1e-6), **traffic("n2", 600), **traffic("n3", 600)},
+        "40m",
+    ),
+    Case(
         "RdmaPortFlapping",
         "on a node that nobody waits for",
         port(FLAPPING),
@@ -224,6 +246,15 @@ CASES = [
         "40m",
         [{**ONE_PORT, "severity": "critical"}],
     ),
+    Case(
+        "RdmaPortDown",
+        "for hours, which no window reaches back to",
+        port(f"1x20 0x{LONG}"),
+        "590m",
+        [{**ONE_PORT, "severity": "warning"}],
+    ),
+    Case("RdmaPortDown", "it is up again", port(f"1x20 0x60 1x{LONG}"), "100m"),
+    Case("RdmaPortDown", "the adapter was taken out", port("1x20 0x60"), "100m"),
     Case("RdmaPortDown", "never had a cable", port(stays(0)), "40m"),
     Case(
         "GpuAttributionMissing",
@@ -244,18 +275,24 @@ CASES = [
         "one of two has none",
         {**there(0), **there(1), **PRICED},
         "60m",
-        [{"node": "n1", "gpu": "1"}],
+        [{"name": "H100"}],
     ),
-    Case("GpuPriceMissing", "there is no price book", there(0), "60m"),
+    Case("GpuPriceMissing", "there is neither a price book nor a budget", there(0), "60m", config="no budget"),
+    Case("GpuPriceMissing", "there is a budget, and no price book", there(0), "60m", [{"name": "H100"}]),
     Case("GpuPriceMissing", "all have one", {**there(0), **PRICED}, "60m"),
+    Case("GpuBudgetBurn", "three times the pace for more than a day", paid(3), "1900m", [{"team": "finops"}]),
+    Case("GpuBudgetBurn", "three times the pace for hours, within the budget of three days", paid(3), "450m"),
     Case(
-        "GpuBudgetBurn", "three times the pace", account("p", 60, cost=3 * 1000 / 43200), "450m", [{"team": "finops"}]
+        "GpuBudgetBurn",
+        "two currencies, of which each is within it",
+        {**paid(1.6), **paid(1.6, "q", "EUR")},
+        "1900m",
     ),
-    Case("GpuBudgetBurn", "within it", account("p", 60, cost=0.9 * 1000 / 43200), "450m"),
+    Case("GpuBudgetBurn", "within it", paid(1.1), "1900m"),
     Case(
         "GpuUnusedSpendHigh",
         "most of it unused",
-        account("p", 60, cost=5, unused=4),
+        account("p", 60, cost=10, unused=8),
         "590m",
         [{"project": "p", "severity": "info"}],
     ),
@@ -266,25 +303,72 @@ CASES = [
         "it was there today",
         up("n1", f"1x30 0x{LONG}", "1x30"),
         "40m",
-        [{"instance": "n1:9837", "job": "gpufleet", "severity": "warning"}],
+        [{"node": "n1", "job": "gpufleet", "severity": "warning"}],
     ),
+    Case(
+        "GpuExporterDown",
+        "for hours, as long as it is a target",
+        up("n1", f"1x30 0x{LONG}", "1x30"),
+        "590m",
+        [{"node": "n1", "job": "gpufleet"}],
+    ),
+    Case("GpuExporterDown", "the target was taken away", up("n1", "1x30 0x60", "1x30"), "100m"),
+    Case(
+        "GpuExporterDown",
+        "its pod was replaced, and the old target lingers",
+        {
+            **up("n1", f"1x30 0x{LONG}", "1x30", "10.0.0.1:9837"),
+            **up("n1", f"_x30 1x{LONG}", f"_x30 1x{LONG}", "10.0.0.2:9837"),
+        },
+        "60m",
+    ),
+    Case(
+        "GpuExporterDown",
+        "its address is another node's now, and that one is down",
+        {
+            **up("n1", f"_x25 1x{LONG}", f"_x25 1x{LONG}", "10.0.0.2:9837"),
+            **up("n1", "1x60 0x600", "1x20 stale", "10.0.0.1:9837"),
+            text("gpufleet_node_info", {"job": "gpufleet", "instance": "10.0.0.1:9837", "node": "n2"}): "_x25 1x35",
+        },
+        "90m",
+        [{"node": "n2", "job": "gpufleet"}],
+    ),
+    Case(
+        "GpuExporterDown",
+        "dcgm-exporter",
+        of_dcgm(f"1x30 0x{LONG}", "1x30"),
+        "90m",
+        [{"node": "n1", "job": "dcgm"}],
+        config="dcgm",
+    ),
+    Case("GpuExporterDown", "dcgm-exporter that answers", of_dcgm(stays(1), stays(1)), "90m", config="dcgm"),
     Case(
         "GpuExporterDown", "a target that never was a GPU node", {'up{job="node",instance="x:9100"}': stays(0)}, "40m"
     ),
     Case("GpuExporterDown", "a scrape was missed", up("n1", f"1x30 0x2 1x{LONG}", stays(1)), "40m"),
     Case(
         "GpuExportersDown",
-        "one of four",
-        {**up("n1", f"1x30 0x{LONG}", "1x30"), **up("n2", stays(1), stays(1)), **up("n3", stays(1), stays(1))},
+        "two of three",
+        {
+            **up("n1", f"1x30 0x{LONG}", "1x30"),
+            **up("n2", f"1x30 0x{LONG}", "1x30"),
+            **up("n3", stays(1), stays(1)),
+        },
         "40m",
         [{"severity": "critical"}],
     ),
     Case(
         "GpuExportersDown",
-        "one of twenty",
+        "one of two: it is the node's trouble",
+        {**up("n1", f"1x30 0x{LONG}", "1x30"), **up("n2", stays(1), stays(1))},
+        "40m",
+    ),
+    Case(
+        "GpuExportersDown",
+        "two of thirty",
         {
-            **up("n1", f"1x30 0x{LONG}", "1x30"),
-            **{key: value for place in range(2, 21) for key, value in up(f"n{place}", stays(1), stays(1)).items()},
+            **{key: value for node in ("a", "b") for key, value in up(node, f"1x30 0x{LONG}", "1x30").items()},
+            **{key: value for place in range(28) for key, value in up(f"n{place}", stays(1), stays(1)).items()},
         },
         "40m",
     ),
@@ -294,6 +378,21 @@ CASES = [
         exporter("n1", "gpufleet_last_poll_timestamp_seconds", f"0+60x20 1200x{LONG}"),
         "30m",
         [{"node": "n1"}],
+    ),
+    Case(
+        "GpuExporterPollStalled",
+        "it was told to let go of the driver",
+        {
+            **exporter("n1", "gpufleet_last_poll_timestamp_seconds", f"0+60x20 1200x{LONG}"),
+            **exporter("n1", "gpufleet_quiesced", f"0x20 1x{LONG}"),
+        },
+        "30m",
+    ),
+    Case(
+        "GpuExporterPollStalled",
+        "the clock of its node is an hour behind",
+        exporter("n1", "gpufleet_last_poll_timestamp_seconds", rises(60, start=-3600)),
+        "30m",
     ),
     Case(
         "GpuExporterPollStalled", "it reads", exporter("n1", "gpufleet_last_poll_timestamp_seconds", rises(60)), "30m"
@@ -323,6 +422,13 @@ CASES = [
         {f'{MISSED}{{rule_group="/etc/rules.yaml;gpufleet-cost"}}': rises(0.5)},
         "60m",
         [{"rule_group": "/etc/rules.yaml;gpufleet-cost"}],
+    ),
+    Case(
+        "GpuRulesMissed",
+        "our rules fail",
+        {'prometheus_rule_evaluation_failures_total{rule_group="/etc/rules.yaml;gpufleet-owners"}': rises(1)},
+        "60m",
+        [{"rule_group": "/etc/rules.yaml;gpufleet-owners"}],
     ),
     Case("GpuRulesMissed", "others' rules are", {f'{MISSED}{{rule_group="/etc/rules.yaml;node"}}': rises(0.5)}, "60m"),
     Case(

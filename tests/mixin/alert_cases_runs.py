@@ -49,6 +49,16 @@ def ranks(readings: Series, count: int = 4, run: str = "r") -> dict[str, str]:
     return made
 
 
+def unwatched(node: str) -> dict[str, str]:
+    """A node of the run whose exporter does not answer after 20 minutes."""
+    target = {"job": "gpufleet", "instance": f"{node}:9837"}
+    return {
+        **there(0, node, values="1x20"),
+        text("gpufleet_node_info", {**target, "node": node}): "1x20",
+        text("up", target): f"1x20 0x{LONG}",
+    }
+
+
 LAST = "train_last_step_timestamp_seconds"
 CHECKPOINT = "train_last_checkpoint_timestamp_seconds"
 OK = 'train_checkpoints_total{outcome="ok"}'
@@ -195,6 +205,19 @@ CASES = [
         "GpuRunNodeMissing",
         "one of four has vanished",
         {**ranks({}, 3), **rank({"train_info": "1x20"}, 3, "n9")},
+        "30m",
+        [{**RUN, "severity": "critical"}],
+    ),
+    Case(
+        "GpuRunNodeMissing",
+        "the exporter of a node is down, and the run makes its steps",
+        {**ranks({LAST: rises(60)}, 3), **rank({"train_info": "1x20"}, 3, "n9"), **unwatched("n9")},
+        "30m",
+    ),
+    Case(
+        "GpuRunNodeMissing",
+        "a node is down with its exporter, and the others wait",
+        {**ranks({LAST: f"0+60x20 1200x{LONG}"}, 3), **rank({"train_info": "1x20"}, 3, "n9"), **unwatched("n9")},
         "30m",
         [{**RUN, "severity": "critical"}],
     ),

@@ -99,6 +99,7 @@ def labels_of(expr: str) -> set[str]:
     known = {
         "gpu": {"node", "gpu", "uuid", "driver_version"},
         "node": {"node"},
+        "instance": {"job", "instance"},
         "run": {"project", "run", "task"},
         "port": {"nic", "port"},
         "model": {"model", "system"},

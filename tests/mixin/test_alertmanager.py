@@ -83,6 +83,16 @@ def test_the_quarantine_hears_at_once_of_each_incident_alone() -> None:
     assert "quarantine" not in str(CONFIG["inhibit_rules"])
 
 
+def test_each_receiver_says_whom_it_tells_and_that_it_is_to_be_replaced() -> None:
+    """Whoever copies the example sees each place that is theirs to fill in."""
+    text = EXAMPLE.read_text()
+    for receiver in CONFIG["receivers"]:
+        name = receiver["name"]
+        assert re.search(rf"^  # .+\.\n  - name: {name}$", text, re.MULTILINE), name
+        if name not in {"nobody", "quarantine"}:
+            assert re.search(rf"url: http://localhost:9/{name} # yours$", text, re.MULTILINE)
+
+
 def test_each_inhibition_is_between_alerts_that_there_are_on_labels_that_both_must_have() -> None:
     """A name that is gone mutes nothing, and two alerts that both lack a label are equal in it."""
     for rule in CONFIG["inhibit_rules"]:
@@ -146,9 +156,13 @@ CASES: dict[str, list[tuple[Alert, bool]]] = {
         (fired("GpuRunStalled", "critical", **{**RUN, "run": "other"}), False),
         (fired("GpuExporterSourceDown", "warning", instance="n1:9837", source="pods"), False),
     ],
+    "the GPU's own label decides, not what both lack": [
+        (fired("GpuHardwareIncident", "critical", incident="3", fault="79", node="n1"), False),
+        (fired("GpuLost", "critical", driver_version="580", **GPU), False),
+    ],
     "an incident without a GPU or a run mutes nothing that has none": [
         (fired("GpuHardwareIncident", "critical", incident="2", fault="sxid_20034", node="n1"), False),
-        (fired("GpuExporterDown", "warning", instance="n1:9837"), False),
+        (fired("GpuExporterDown", "warning", job="gpufleet", node="n1"), False),
         (fired("GpuSimulatedData", "warning", node="n9"), False),
         (fired("GpuAttributionMissing", "warning"), False),
     ],
@@ -170,10 +184,21 @@ CASES: dict[str, list[tuple[Alert, bool]]] = {
         (fired("InferenceLatencyBurn", "critical", model="m", system="vllm"), True),
         (fired("InferenceQueueGrowing", "warning", model="other", system="vllm"), False),
         (fired("GpuExportersDown", "critical"), False),
-        (fired("GpuExporterDown", "warning", instance="n1:9837"), True),
+        (fired("GpuExporterDown", "warning", job="gpufleet", node="n1"), True),
+        (fired("GpuRunNodeMissing", "critical", **RUN), True),
         (fired("RdmaPortDown", "critical", node="n2", nic="mlx5_0", port="1"), False),
         (fired("RdmaRetransmitsHigh", "warning", node="n2"), True),
         (fired("RdmaRetransmitsHigh", "warning", node="n3"), False),
+    ],
+    "one exporter, and the power of a room": [
+        (fired("GpuExporterDown", "warning", job="gpufleet", node="n1"), False),
+        (fired("GpuExporterQuiesced", "warning", node="n1"), True),
+        (fired("GpuExporterPollStalled", "warning", node="n1"), True),
+        (fired("GpuExporterPollStalled", "warning", node="n2"), False),
+        (fired("GpuNotAnswering", "critical", driver_version="580", **{**GPU, "node": "n3"}), False),
+        (fired("GpuExporterPollStalled", "warning", node="n3"), True),
+        (fired("GpuPowerBrake", "critical"), False),
+        (fired("GpuPowerBrake", "warning", driver_version="580", **OTHER), True),
     ],
 }
 
