@@ -134,7 +134,7 @@ function(lib)
         'infra',
         'A GPU is connected by fewer PCIe lanes, or at a lower speed, than it can be.',
         it + ' uses fewer PCIe lanes than it has or, though it is busy, a lower speed:'
-        + '{{ with printf `gpu:problem:max{problem=~"pcie_.*",uuid=%q}` $labels.uuid | query }}{{ range . }} '
+        + '{{ with printf `gpu:problem:max{problem=~"pcie_.*",uuid=%q}` $labels.uuid | query | sortByLabel "problem" }}{{ range . }} '
         + '{{ .Labels.problem }} ({{ .Value }}){{ end }}{{ end }}.' + runs,
         wait='15m',
       ),
@@ -207,7 +207,7 @@ function(lib)
         'warning',
         'infra',
         'A GPU shows several signs that it will break.',
-        it + ' shows:{{ with printf `last_over_time(gpu:risk_part:score{uuid=%q}[10m])` $labels.uuid | query }}'
+        it + ' shows:{{ with printf `last_over_time(gpu:risk_part:score{uuid=%q}[10m])` $labels.uuid | query | sortByLabel "part" }}'
         + '{{ range . }} {{ .Labels.part }} ({{ .Value }}){{ end }}{{ end }}; together {{ $value }}.' + runs,
         wait='1h',
       ),

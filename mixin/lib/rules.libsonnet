@@ -5,7 +5,7 @@ function(config) {
   // For descriptions: which GPU it is, and which runs hold it. The runs are looked up when the alert is written: as
   // labels they would make another alert of it whenever its holder changes.
   gpuOfNode:: 'GPU {{ $labels.gpu }} of node {{ $labels.node }}',
-  itsRuns:: '{{ with printf `run_gpu:gpu_share:max{uuid=%q,run!=""}` $labels.uuid | query }} Held by'
+  itsRuns:: '{{ with printf `count by (run) (run_gpu:gpu_share:max{uuid=%q,run!=""})` $labels.uuid | query | sortByLabel "run" }} Held by'
             + '{{ range . }} {{ .Labels.run }}{{ end }}.{{ end }}',
   // Several lines are written as a block, which ends in a line break. (strReplace is fast; findSubstr is not.)
   local block(expr) =

@@ -11,7 +11,7 @@ from tests.conftest import ROOT
 from tests.promtool import Promtool
 
 CASES = ROOT / "tests" / "mixin" / "cases"
-SUBJECTS = ("owners", "stragglers", "capacity", "slices", "inference", "network", "training")
+SUBJECTS = ("owners", "stragglers", "capacity", "slices", "inference", "network", "training", "health")
 
 # Subject, group whose file is changed, what, and into what: the cases must notice each.
 MUTATIONS = {
@@ -74,6 +74,13 @@ MUTATIONS = {
     "both sources count": ("network", "network", r"or on \(cluster, node\)", "or"),
     "any state is up": ("network", "network", "== bool 4", ">= bool 1"),
     "a rank is a run": ("training", "training", r"max by \(cluster, project", "sum by (cluster, project"),
+    "its holders are not named": ("health", "health", r'run_gpu:gpu_share:max\{uuid=%q,run!=\\?"\\?"\}', "up{uuid=%q}"),
+    "a run of two pods is named twice": ("health", "health", r"count by \(run\) ", "sum by (run, workload_pod) "),
+    "lanes are not compared": ("health", "problems", r'kind="max"\}\)\n', 'kind="x"})\n'),
+    "any recovery action is a reboot": ("health", "problems", r"node_reboot\|", "node_reboot|drain_and_reset|"),
+    "parts of a risk are not told": ("health", "fleet", r"gpu:risk_part:score\{uuid=%q\}", "up{uuid=%q}"),
+    "few spare rows do not count": ("health", "risk", r'availability=\\"low\\"', 'availability=\\"x\\"'),
+    "a well GPU is a suspect": ("health", "problems", r"and on \(cluster, uuid\)\n\s*\(last_over", "or (last_over"),
     "the mean for the median": ("training", "training", r"histogram_quantile\(0\.5", "histogram_quantile(0.1"),
 }
 
