@@ -3,6 +3,7 @@ function(lib) std.foldl(
   function(all, file) all + file(lib),
   [
     import 'capacity.libsonnet',
+    import 'cost.libsonnet',
     import 'fleet.libsonnet',
     import 'gpu.libsonnet',
     import 'gpufleet.libsonnet',
@@ -10,6 +11,7 @@ function(lib) std.foldl(
     import 'inference.libsonnet',
     import 'interconnect.libsonnet',
     import 'node.libsonnet',
+    import 'run.libsonnet',
   ],
   {},
 )
