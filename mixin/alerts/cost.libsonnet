@@ -48,7 +48,7 @@ function(lib)
         'GPUs have no price, so that their cost is counted nowhere.',
         '{{ $value }} GPUs of model {{ $labels.name }}{{ with $labels.cluster }} in cluster {{ . }}{{ end }} match no rule of the '
         + 'price book.{{ with printf `topk(3, sum by (node) (gpu_info{name=%q} unless on (uuid) gpu_price_per_hour))` '
-        + '$labels.name | query }} Among them those of{{ range . }} {{ .Labels.node }}{{ end }}.{{ end }}',
+        + '$labels.name | query }} Among them those of{{ range sortByLabel `node` . }} {{ .Labels.node }}{{ end }}.{{ end }}',
         wait='30m',
       ),
       alert(

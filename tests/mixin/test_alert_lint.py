@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from tests.conftest import ROOT
 from tests.mixin.promql import uses
 from tests.mixin.rendering import groups, rendered
+from tests.mixin.test_names import known, recorded
+from tests.promtool import Promtool
 
 EVERY: dict[str, object] = {
     "monthlyBudget": 1.0,
@@ -36,6 +40,7 @@ SECTIONS = [
     "## Sources",
 ]
 _LABEL = re.compile(r"\$labels\.(\w+)")
+_QUERY = re.compile(r"printf `([^`]*)`[^|}]*\| query")
 _DURATION = re.compile(r"\d+[smhd]")
 NAMES = sorted({rule["alert"] for rule in RULES})
 each_rule = pytest.mark.parametrize("name", sorted(BY_NAME))
@@ -87,6 +92,19 @@ def test_the_labels_that_its_texts_name_are_in_its_result(name: str) -> None:
     rule = BY_NAME[name]
     kept = labels_of(rule["expr"])
     assert set(_LABEL.findall(rule["annotations"]["description"])) <= kept
+
+
+def test_what_a_text_asks_prometheus_is_a_query_of_series_that_there_are(promtool: Promtool, tmp_path: Path) -> None:
+    """pint's alerts/template: a query that is wrong shows only when the alert fires, as an error in its text."""
+    asked = {query for rule in RULES for query in _QUERY.findall(rule["annotations"]["description"])}
+    assert asked
+    names = {*known(), *(name for config in CONFIGURATIONS for name in recorded(config))}
+    plain = [query.replace("%q", '"x"') for query in sorted(asked)]
+    rules = [{"record": f"query:text:{place}", "expr": query} for place, query in enumerate(plain)]
+    (tmp_path / "rules.yaml").write_text(yaml.safe_dump({"groups": [{"name": "texts", "rules": rules}]}))
+
+    assert promtool.check_rules(tmp_path / "rules.yaml") == ""
+    assert {name for query in plain for name in uses(query).series} <= names
 
 
 def labels_of(expr: str) -> set[str]:

@@ -11,7 +11,7 @@ from tests.conftest import ROOT
 from tests.promtool import Promtool
 
 CASES = ROOT / "tests" / "mixin" / "cases"
-SUBJECTS = ("owners", "stragglers", "capacity", "slices", "inference", "network", "training", "health")
+SUBJECTS = ("owners", "stragglers", "capacity", "slices", "inference", "network", "training", "health", "texts")
 
 # Subject, group whose file is changed, what, and into what: the cases must notice each.
 MUTATIONS = {
