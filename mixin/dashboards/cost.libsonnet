@@ -51,6 +51,10 @@ function(lib)
       by(labels, level + ':gpu_allocated_seconds:increase5m'),
     ])),
   ];
+  // As rules/slices.libsonnet.
+  local gpu = lib.vocabulary.gpu;
+  local sliceable = gpu.has('memory_total') && gpu.has('sm_active') && gpu.has('mig_enabled');
+  local ifSliceable(panel) = if sliceable then panel else null;
   local unmetered = 'No gpufleet meters GPU time, or nothing was held in this time.';
 
   {
@@ -97,14 +101,14 @@ function(lib)
               unmetered,
               { w: 5, decimals: 0 },
             ),
-            panels.stat(
+            ifSliceable(panels.stat(
               'A slice would return',
               'What runs that would have fit a MIG slice would have saved in it, by the most that they used.',
               config.currencyUnit,
               [panels.query(total('run:gpu_slice_return_cost:increase5m', mine), 'would be saved', instant=true)],
               'No run would have fit a slice.',
               { w: 5, decimals: 0 },
-            ),
+            )),
           ],
         },
         {
@@ -149,7 +153,7 @@ function(lib)
               unmetered,
               { w: 12, h: 9, sortBy: 'Cost' },
             ),
-            panels.table(
+            ifSliceable(panels.table(
               'What a slice would save',
               'Runs of one GPU a pod that would have fit a MIG slice by the most that they used in seven days, and what it would '
               + 'have returned in the shown time.',
@@ -168,7 +172,7 @@ function(lib)
               ],
               'No run would have fit a slice, or none of a GPU each was there.',
               { w: 12, h: 9, sortBy: 'Would return' },
-            ),
+            )),
             panels.table(
               'Runs',
               'The same by run and task, the fifty that cost most.',
@@ -201,12 +205,12 @@ function(lib)
             panels.table(
               'Prices in use',
               'Price of a GPU hour by model, the lowest and the highest that the price book gives.',
-              if !lib.vocabulary.gpu.has('price') then [null] else [
+              if !gpu.has('price') then [null] else [
                 panels.row(promql.min(
-                  ['model'], promql.join(fill('(%s)', lib.vocabulary.models), promql.max(['uuid'], lib.vocabulary.gpu.now('price', here)))
+                  ['model'], promql.join(fill('(%s)', lib.vocabulary.models), promql.max(['uuid'], gpu.now('price', here)))
                 )),
                 panels.row(promql.max(
-                  ['model'], promql.join(fill('(%s)', lib.vocabulary.models), promql.max(['uuid'], lib.vocabulary.gpu.now('price', here)))
+                  ['model'], promql.join(fill('(%s)', lib.vocabulary.models), promql.max(['uuid'], gpu.now('price', here)))
                 )),
               ],
               [
