@@ -29,6 +29,12 @@
     // Names such as num_requests_running belong to anyone: say which job is NIM.
     nimSelector: 'job="nim"',
 
+    // The label of a model server's series that holds its pod, by which a run that serves is known: it may be idle.
+    // Change it if your relabelling writes another one; '' if there is none.
+    inferencePodLabel: 'pod',
+    // The same for its namespace.
+    inferenceNamespaceLabel: 'namespace',
+
     // The external label that tells clusters apart. Change it if yours has another name.
     clusterLabel: 'cluster',
     // True shows the variable `cluster` on dashboards. Rules keep clusters apart in any case.
@@ -51,7 +57,7 @@
     // that two projects may share a run's name on purpose.
     runLabels: ['project', 'run', 'task'],
     // Namespaces whose use of GPUs is nobody's waste (burn-in, tests): a regular expression, matched whole. Their
-    // runs get no alert about idle GPUs.
+    // runs get no alert that says they do nothing: idle, stalled, active in part.
     excludedNamespaces: '',
     // Projects whose runs may be idle without an alert, such as notebooks: a regular expression, matched whole.
     interactiveProjects: '.*(notebook|interactive|sandbox).*',

@@ -18,24 +18,32 @@ function(lib)
   local kv = 'model:inference_kv_usage:ratio_max';
   local it = 'Model {{ $labels.model }}{{ with $labels.system }} on {{ . }}{{ end }}';
 
-  // The part of the answers that came later than the bound, over a window. A histogram has its own bounds: the part is
-  // counted at the first one that is not below the bound.
-  local late(buckets, bound, window) =
-    local over(matcher) = promql.sum(
-      ['model', 'system'], 'avg_over_time(' + promql.metric(buckets, [matcher], '') + '[' + window + '])'
-    );
-    fill('1 - %s / (%s > %s)', [over(bound), over('le="+Inf"'), thresholds.requestsPerSecond]);
-  local le(seconds) = ['le', '=~', std.join('|', [
-    // Written as 2.5, as 30.0 and as 30, by version.
-    std.strReplace(fill('%s', seconds), '.', '[.]') + (if std.floor(seconds) == seconds then '([.]0)?' else ''),
-  ])];
+  // More than a part of the answers are later than the bound: so is the quantile that leaves this part above it. Asked
+  // this way, because each system has bounds of its own, which need not have ours among them. What is above
+  // the highest counts as that one.
+  // At most 0.95: a lax objective times the factor may be more than all.
+  local late(factor) = std.min(factor * thresholds.latencyObjective, 0.95);
+  local percent(part) = std.floor(100 * part + 0.5);
+  local lateText(factor) = fill(
+    it + ' gives more than %s% of its answers, or of their first tokens, later than it should: '
+    + 'of those that come soonest, %s% take up to {{ $value | humanizeDuration }}',
+    [percent(late(factor)), percent(1 - late(factor))]
+  );
   local burn(buckets, seconds, factor, long, short) =
-    fill('%s > %s\nand on (%s)\n%s > %s', [
-      late(buckets, le(seconds), long),
-      factor * thresholds.latencyObjective,
+    local over(window, matchers=[]) = fill('avg_over_time(%s[%s])', [promql.metric(buckets, matchers, ''), window]);
+    local part = late(factor);
+    local quantile(window) = fill('histogram_quantile(%s, %s) >= %s', [
+      1 - part,
+      promql.sum(['model', 'system', 'le'], over(window)),
+      seconds,
+    ]);
+    fill('%s\nand on (%s)\n%s\nand on (%s)\n%s > %s', [
+      quantile(long),
       level,
-      late(buckets, le(seconds), short),
-      factor * thresholds.latencyObjective,
+      quantile(short),
+      level,
+      promql.sum(['model', 'system'], over(short, ['le="+Inf"'])),
+      thresholds.requestsPerSecond,
     ]);
   local ttft = 'model_le:inference_ttft_seconds_bucket:rate5m';
   local e2e = 'model_le:inference_e2e_seconds_bucket:rate5m';
@@ -44,29 +52,31 @@ function(lib)
     if std.setMember(e2e, recorded) then fill('\nor\n(%s)', burn(e2e, thresholds.e2eSeconds, factor, long, short)) else '',
   ]));
   local errors(factor, long, short) =
-    local part(window) = fill('avg_over_time(%s[%s])\n/\n(avg_over_time(%s[%s]) > %s)', [
-      failed,
-      window,
-      requests,
-      window,
-      thresholds.requestsPerSecond,
-    ]);
-    needs([failed, requests], fill('%s > %s\nand on (%s)\n%s > %s', [
+    // Sums: a count of failures that begins with the first one was nothing before.
+    local part(window) = fill('sum_over_time(%s[%s])\n/\n(sum_over_time(%s[%s]) > 0)', [failed, window, requests, window]);
+    needs([failed, requests], fill('%s > %s\nand on (%s)\n%s > %s\nand on (%s)\navg_over_time(%s[%s]) > %s', [
       part(long),
       factor * thresholds.errorObjective,
       level,
       part(short),
       factor * thresholds.errorObjective,
+      level,
+      requests,
+      short,
+      thresholds.requestsPerSecond,
     ]));
 
   if std.length(config.inferenceSystems) == 0 then [] else [
     lib.rules.group('gpufleet-serving', [
       alert(
         'InferenceNoProgress',
-        needs([running, generated], fill('min_over_time(%s[5m]) > 0\nand on (%s)\nmax_over_time(%s[5m]) == 0', [
+        // What makes embeddings generates no token, and some count those of a request when it ends: so none ends either.
+        needs([running, generated], fill('min_over_time(%s[5m]) > 0\nand on (%s)\n%s == 0%s', [
           running,
           level,
           generated,
+          if std.setMember(requests, recorded)
+          then fill('\nunless on (%s)\n%s > 0', [level, requests]) else '',
         ])),
         'critical',
         'serving',
@@ -99,7 +109,7 @@ function(lib)
         'critical',
         'serving',
         'A model answers too late too often.',
-        it + ' answers {{ $value | humanizePercentage }} of its requests later than it should.',
+        lateText(14.4) + '.',
         wait='2m',
       ),
       alert(
@@ -108,7 +118,7 @@ function(lib)
         'warning',
         'serving',
         'A model answers too late too often.',
-        it + ' has answered {{ $value | humanizePercentage }} of its requests later than it should for hours.',
+        lateText(6) + ', for hours.',
         wait='15m',
       ),
       alert(

@@ -14,6 +14,8 @@ function(lib)
   local ifReported(expr) = if reported then expr else null;
   local clocked = gpu.has('sm_clock_max');
   local counter(name, matchers=[]) = promql.metric(name, matchers, config.trainingSelector);
+  // By process: one that begins with events on it is new, whatever others of its run have counted before.
+  local risenOf(name, window, matchers=[]) = promql.risen(counter(name, matchers), window, run + ['attempt', 'rank']);
   local of(name) = promql.metric(name, ['run!=""'], '');
   local its = 'Run {{ $labels.run }}{{ with $labels.project }} of project {{ . }}{{ end }}';
 
@@ -26,6 +28,8 @@ function(lib)
   local slower = "{{ $value | humanizePercentage }} further below its run's median clock than the run's own spread allows";
   local large = fill('%s\nand on (%s)\nrun:nodes:count >= %s', [throttled, level, thresholds.stragglerCriticalNodes]);
 
+  local loss = counter('train_loss');
+  local attempts = promql.count(run, 'max_over_time(run_attempt:train_ranks:count[1h])');
   local age = '(time() - run:train_last_step_timestamp_seconds:max)';
   // A step's usual time, from an hour in which the run may stand still.
   local usual = 'max_over_time(run:train_step_duration_seconds:median15m[1h])';
@@ -33,26 +37,32 @@ function(lib)
   // Checkpoints of six hours, when it last wrote them at its own pace.
   local written = 'max_over_time(run:train_checkpoints:increase6h[1d])';
 
-  // Who may be idle: interactive projects, and whoever is in an excluded namespace.
-  local idle(window) =
-    fill('max_over_time(%s[%s]) < %s\nand on (%s)\n%s', [
-      promql.metric(
-        'run:gpu_busy:ratio_rate5m',
-        ['run!=""'] + (
-          if config.interactiveProjects == '' then [] else [['project', '!~', config.interactiveProjects]]
-        ),
-        '',
-      ),
-      window,
-      thresholds.idle,
-      level,
-      promql.ago('run:gpu_share:sum', window),
-    ]) + (
-      if config.excludedNamespaces == '' then '' else fill('\nunless on (%s)\n%s', [
-        level,
-        promql.owners([['workload_namespace', '=~', config.excludedNamespaces]]),
-      ])
-    );
+  local tensor = if gpu.has('tensor_active') then of('run:gpu_tensor_active:ratio_rate5m');
+  local ofNodes = of('node_run:gpu_tensor_active:ratio_rate5m');
+  local ranks = 'run:train_ranks:count';
+  // The runs whose processes all say that they are as many as are there, or were at most within a window.
+  local complete(count) = fill('(%s and on (%s)\n%s)', [
+    promql.count(run + ['world_size'], counter('train_info')),
+    promql.level(run + ['world_size']),
+    promql.aggregate('count_values', run, count, '"world_size"'),
+  ]);
+
+  // Who may stand still: interactive projects, whoever is in an excluded namespace, and what waits for requests.
+  local mayRest = std.join(' or ', [each for each in [
+    if config.interactiveProjects != ''
+    then promql.metric('run:gpu_share:sum', [['project', '=~', config.interactiveProjects]], ''),
+    if config.excludedNamespaces != '' then promql.owners([['workload_namespace', '=~', config.excludedNamespaces]]),
+    if std.setMember('run:inference_pods:count', lib.recorded.series) then 'run:inference_pods:count',
+  ] if each != null]);
+  local atWork(expr) = if mayRest == '' then expr else fill('%s\nunless on (%s)\n(%s)', [expr, level, mayRest]);
+  local idle(window) = atWork(fill('max_over_time(%s[%s]) < %s\nand on (%s)\n%s\nand on (%s)\nrun:gpu_share:sum', [
+    of('run:gpu_busy:ratio_rate5m'),
+    window,
+    thresholds.idle,
+    level,
+    promql.ago('run:gpu_share:sum', window),
+    level,
+  ]));
   local idleText = its + ' holds {{ with printf `run:gpu_share:sum{project=%q,run=%q,task=%q}` $labels.project $labels.run '
                    + '$labels.task | query }}{{ . | first | value | printf "%.1f" }} {{ end }}GPUs';
 
@@ -99,8 +109,10 @@ function(lib)
       ),
       alert(
         'GpuRunStalled',
-        // Not where a step takes that long.
-        ifReported(fill('%s > %s\nunless on (%s)\n%s <= 10 * %s', [age, thresholds.stalledSeconds, level, age, usual])),
+        // Not where a step takes that long, nor while it evaluates: what waits for another leaves its tensor cores alone.
+        ifReported(fill('%s > %s\nunless on (%s)\n%s <= 10 * %s', [age, thresholds.stalledSeconds, level, age, usual]) + (
+          if tensor == null then '' else fill('\nunless on (%s)\n%s > %s', [level, ofNodes, thresholds.inactive])
+        )),
         'critical',
         'ml',
         'A training run has made no step for too long.',
@@ -109,18 +121,17 @@ function(lib)
       ),
       alert(
         'GpuRunStalled',
-        // Without the reporter: it used its tensor cores for long, on several nodes, and does no more.
-        if gpu.has('tensor_active') then fill(
-          'max_over_time(%s[15m]) < 0.02\nand on (%s)\navg_over_time(%s) > 0.1\nand on (%s)\nrun:nodes:count > 1',
+        // Without the reporter: it used its tensor cores for half an hour, on several nodes, and does no more.
+        if tensor != null then atWork(fill(
+          'max_over_time(%s[15m]) < 0.02\nand on (%s)\ncount_over_time(%s) >= 6\nand on (%s)\nrun:nodes:count > 1%s',
           [
-            of('run:gpu_tensor_active:ratio_rate5m'),
+            tensor,
             level,
-            promql.ago(of('run:gpu_tensor_active:ratio_rate5m') + '[30m]', '20m'),
+            promql.ago(fill('(%s > 0.1)[6h:5m]', tensor), '15m'),
             level,
+            if reported then fill('\nunless on (%s)\n%s', [level, ranks]) else '',
           ]
-        ) + (
-          if reported then fill('\nunless on (%s)\nrun:train_ranks:count', level) else ''
-        ),
+        )),
         'warning',
         'ml',
         'A training run has made no step for too long.',
@@ -129,12 +140,12 @@ function(lib)
       ),
       alert(
         'GpuRunPartialActivity',
-        if gpu.has('tensor_active') then fill('%s\nand on (%s)\n%s > %s', [
-          fill('max_over_time(%s[10m]) < %s', [of('node_run:gpu_tensor_active:ratio_rate5m'), thresholds.inactive]),
+        if tensor != null then atWork(fill('%s\nand on (%s)\n%s > %s', [
+          fill('max_over_time(%s[10m]) < %s', [ofNodes, thresholds.inactive]),
           level,
-          promql.quantile('0.5', run, of('node_run:gpu_tensor_active:ratio_rate5m')),
+          promql.quantile('0.5', run, ofNodes),
           thresholds.active,
-        ]),
+        ])),
         'warning',
         'ml',
         'A node of a run does nothing while the others work.',
@@ -144,25 +155,42 @@ function(lib)
       ),
       alert(
         'GpuRunNodeMissing',
-        // Processes are told of by the exporter of their node: where that is down and the others go on, they are not missing.
-        ifReported(fill('%s\n<\nmax_over_time(%s[30m])\nunless on (%s)\n(%s < %s\nand on (%s)\n%s)', [
-          'run:train_ranks:count',
-          'run:train_ranks:count',
+        // Fewer than there were, and fewer than those that are left believe: who is told of it goes on without them, or
+        // has begun anew. And they make no steps: else it is an exporter that is missing.
+        ifReported(fill('(\n  %s < max_over_time(%s[30m])\n  or\n  %s < max_over_time(%s[1d])\n  and on (%s)\n  %s\n)', [
+          ranks,
+          ranks,
+          ranks,
+          ranks,
+          level,
+          complete(fill('max_over_time(%s[1d])', ranks)),
+        ]) + fill('\nunless on (%s)\n%s\nunless on (%s)\n%s < %s', [
+          level,
+          complete(ranks),
           level,
           age,
           thresholds.missingStepSeconds,
-          level,
-          fill('(last_over_time(%s[30m]) and on (%s) max by (%s) (node_instance:gpu_exporter_up:max) == 0)', [
-            'node_run:gpu_share:sum',
-            promql.level(['node']),
-            promql.level(['node']),
-          ]),
         ])),
         'critical',
         'ml',
-        'Processes of a training run have vanished while others are still there.',
-        its + ' has {{ $value }} processes left, fewer than half an hour ago.',
+        'A part of a run has vanished while others are still there.',
+        its + ' has {{ $value }} processes left, fewer than it had and than it takes.',
         wait='3m',
+      ),
+      alert(
+        'GpuRunNodeMissing',
+        // Without the reporter: a node less, and the others, that worked, do no more. Pods that end one by one leave the
+        // rest at work.
+        if tensor != null then atWork(fill(
+          'run:nodes:count < max_over_time(run:nodes:count[30m])\nand on (%s)\n%s < 0.02\nand on (%s)\n'
+          + 'max_over_time(%s[30m]) > 0.1%s',
+          [level, tensor, level, tensor, if reported then fill('\nunless on (%s)\n%s', [level, ranks]) else '']
+        )),
+        'warning',
+        'ml',
+        'A part of a run has vanished while others are still there.',
+        its + ' has {{ $value }} nodes left, fewer than half an hour ago, and they have stopped to use their tensor cores.',
+        wait='5m',
       ),
       alert(
         'GpuRunCheckpointOverdue',
@@ -192,10 +220,16 @@ function(lib)
       ),
       alert(
         'GpuRunCheckpointFailed',
-        ifReported(fill('(%s)\nunless on (%s)\n%s < 600', [
-          promql.risen(counter('train_checkpoints_total', ['outcome="failed"']), '30m', run, 'sum'),
+        // Since a failure of the last ten minutes none of these has been written, since one before none of half an hour.
+        ifReported(fill('(\n%s\nunless on (%s)\n%s < 600\nor\n%s\nunless on (%s)\n%s < 1800\n)\nand on (%s)\n%s', [
+          promql.max(run, risenOf('train_checkpoints_total', '10m', ['outcome="failed"'])),
           level,
           checkpointAge,
+          promql.max(run, risenOf('train_checkpoints_total', '30m', ['outcome="failed"'])),
+          level,
+          checkpointAge,
+          level,
+          ranks,
         ])),
         'warning',
         'ml',
@@ -204,11 +238,11 @@ function(lib)
       ),
       alert(
         'GpuRunLossNonFinite',
-        ifReported(fill('(%s) > %s\nor\n%s', [
-          promql.risen(counter('train_nonfinite_steps_total'), '10m', run),
+        ifReported(fill('%s > %s\nor\n%s', [
+          promql.max(run, risenOf('train_nonfinite_steps_total', '10m')),
           thresholds.nonfiniteSteps,
           // A loss that is not a number is unequal to itself, and max would hide it.
-          promql.count(run, fill('(%s != %s)', [counter('train_loss'), counter('train_loss')])),
+          promql.count(run, fill('(%s != %s or abs(%s) == Inf)', [loss, loss, loss])),
         ])),
         'critical',
         'ml',
@@ -217,8 +251,11 @@ function(lib)
       ),
       alert(
         'GpuRunRestarts',
-        ifReported(fill('%s >= %s', [
-          promql.max(run, fill('increase(%s[1h])', counter('train_restarts_total'))),
+        // Within an attempt the processes count it; the next attempt counts from zero, and is a start itself.
+        ifReported(fill('(\n  %s\n  + %s\n  or %s - 1\n) >= %s', [
+          promql.sum(run, 'increase(run_attempt:train_restarts:max[1h])'),
+          fill('(%s - 1)', attempts),
+          attempts,
           thresholds.restarts,
         ])),
         'warning',
@@ -229,7 +266,7 @@ function(lib)
       alert(
         'GpuRunLossDivergence',
         if config.optionalAlerts.lossDivergence then ifReported(
-          fill('%s > %s * quantile_over_time(0.5, run:train_loss:avg[1h])\nand on (%s)\n%s > %s * quantile_over_time(0.5, run:train_grad_norm:max[1h])', [
+          fill('%s > %s * (quantile_over_time(0.5, run:train_loss:avg[1h]) > 0)\nand on (%s)\n%s > %s * quantile_over_time(0.5, run:train_grad_norm:max[1h])', [
             'run:train_loss:avg',
             thresholds.divergedLoss,
             level,
@@ -245,11 +282,11 @@ function(lib)
       ),
       alert(
         'GpuRunEfficiencyDrop',
-        if config.optionalAlerts.efficiencyDrop && gpu.has('tensor_active') then fill('%s\n/\n(quantile_over_time(0.5, %s[6h]) > 0.1)\n< %s', [
-          of('run:gpu_tensor_active:ratio_rate5m'),
-          of('run:gpu_tensor_active:ratio_rate5m'),
-          thresholds.efficiency,
-        ]),
+        // Only where there are hours to compare with.
+        if config.optionalAlerts.efficiencyDrop && tensor != null then atWork(fill(
+          '%s\n/\n(quantile_over_time(0.5, %s[6h]) > 0.1)\n< %s\nand on (%s)\n%s',
+          [tensor, tensor, thresholds.efficiency, level, promql.ago(tensor, '2h')]
+        )),
         'warning',
         'ml',
         'A run uses its GPUs less than it did in the hours before.',

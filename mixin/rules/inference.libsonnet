@@ -61,6 +61,31 @@ function(lib)
     ];
     if std.length(exprs) == 0 then null else std.join('\nor\n', exprs);
 
+  // Every request that has ended, whichever way: where all fail, that is all of them.
+  local ended =
+    local total(system) =
+      local good = tidy(system, rate(system, system.finished[0]), 'sum');
+      local bad = tidy(system, rate(system, system.failed[0]), 'sum');
+      fill('(%s + %s\nor\n%s\nor\n%s)', [good, bad, good, bad]);
+    std.join('\nor\n', [
+      if std.objectHas(system, 'apart') then total(system) else tidy(system, rate(system, name), 'sum')
+      for system in systems
+      for name in system.finished
+    ]);
+  // Runs that serve a model: one of their pods is a server that reports. An empty label of the pod leaves them out.
+  local replicas =
+    local labelled(to, from, expr) = fill('label_replace(%s, "%s", "$1", "%s", "(.+)")', [expr, to, from]);
+    local replica(system) = labelled('workload_namespace', config.inferenceNamespaceLabel, labelled(
+      'workload_pod',
+      config.inferencePodLabel,
+      select(system, { name: system.waiting[0], matchers: [[config.inferencePodLabel, '!=', '']] }),
+    ));
+    if config.inferencePodLabel == '' then null else fill('%s and on (%s)\n(%s)', [
+      promql.owners(['workload_pod!=""', 'run!=""']),
+      promql.level(['workload_namespace', 'workload_pod']),
+      std.join(' or ', [replica(system) for system in systems]),
+    ]);
+
   if std.length(systems) == 0 then [] else [
     lib.rules.group('gpufleet-inference', [
       record('model:inference_requests_running:sum', over('running', whole)),
@@ -68,7 +93,7 @@ function(lib)
       record('model:inference_kv_usage:ratio_max', over('kv_usage', value, 'max')),
       record('model:inference_prompt_tokens:rate5m', over('prompt_tokens', rate)),
       record('model:inference_generation_tokens:rate5m', over('generation_tokens', rate)),
-      record('model:inference_requests:rate5m', over('finished', rate)),
+      record('model:inference_requests:rate5m', ended),
       record('model:inference_requests_failed:rate5m', over('failed', rate)),
       record('model:inference_requests_aborted:rate5m', over('aborted', rate)),
       record('model:inference_preemptions:rate5m', over('preemptions', rate)),
@@ -82,5 +107,6 @@ function(lib)
       record('model_le:inference_ttft_seconds_bucket:rate5m', over('ttft', buckets, more=['le'])),
       record('model_le:inference_itl_seconds_bucket:rate5m', over('itl', buckets, more=['le'])),
       record('model_le:inference_e2e_seconds_bucket:rate5m', over('e2e', buckets, more=['le'])),
+      record('run:inference_pods:count', if replicas == null then null else promql.count(config.runLabels, replicas)),
     ], interval=config.evaluationInterval),
   ]

@@ -5,12 +5,19 @@ function(lib)
   local promql = lib.promql;
   local record = lib.rules.record;
   local run = lib.config.runLabels;
+  local attempt = run + ['attempt'];
   local metric(name) = promql.metric(name, [], lib.config.trainingSelector);
   local rate(name, window) = fill('rate(%s[%s])', [metric(name), window]);
 
   if !std.member(lib.config.sources, 'gpufleet') then [] else [
     lib.rules.group('gpufleet-training', [
-      record('run:train_ranks:count', promql.count(run, metric('train_info'))),
+      record('run_attempt:train_ranks:count', promql.count(attempt, metric('train_info'))),
+      record('run:train_ranks:count', promql.sum(run, 'run_attempt:train_ranks:count')),
+      // Windows of hours are laid over these, of which there are few, and not over each rank's.
+      record('run_attempt:train_restarts:max', promql.max(attempt, metric('train_restarts_total'))),
+      record('run_attempt:train_checkpoints:max', promql.max(attempt, promql.metric(
+        'train_checkpoints_total', ['outcome="ok"'], lib.config.trainingSelector
+      ))),
       // Ranks step together: the fastest is the run's.
       record('run:train_steps:rate5m', promql.max(run, rate('train_steps_total', '5m'))),
       record(
@@ -34,9 +41,7 @@ function(lib)
       ),
       record(
         'run:train_checkpoints:increase6h',
-        promql.max(run, 'increase(' + promql.metric(
-          'train_checkpoints_total', ['outcome="ok"'], lib.config.trainingSelector
-        ) + '[6h])'),
+        promql.max(run, 'increase(run_attempt:train_checkpoints:max[6h])'),
       ),
       record('run:train_checkpoint:ratio_rate1h', promql.max(run, rate('train_checkpoint_duration_seconds_total', '1h'))),
     ], interval=lib.config.evaluationInterval),

@@ -1,6 +1,7 @@
 // What systems that run models call the same thing. `model` is their label with the model's name ('' if they have
 // none). A word is a list of names of which a version has one, with matchers where a name counts several things;
-// `_bucket`, `_sum`, `_count` follow from a histogram's.
+// `_bucket`, `_sum`, `_count` follow from a histogram's. `finished` counts every request that has ended; where a system
+// counts those that failed apart from it, `apart` says so.
 local openAI = {
   model: 'model_name',
   running: ['num_requests_running'],
@@ -57,6 +58,7 @@ local openAI = {
     waiting: ['inference_pending_request_count'],
     finished: ['inference_request_success'],
     failed: ['inference_request_failure'],
+    apart: true,
     // Counters of microseconds beside a count: means, no quantiles.
     e2e_total: { sum: 'inference_request_duration_us', count: 'inference_request_success', scale: ' / 1e6' },
     queue_total: { sum: 'inference_queue_duration_us', count: 'inference_request_success', scale: ' / 1e6' },
@@ -68,6 +70,7 @@ local openAI = {
     queue_time: ['request_queue_time_seconds'],
     finished: ['request_success_total'],
     failed: ['request_error_total'],
+    apart: true,
   },
   nim: openAI {
     // Names without a prefix: only in the job that is said to be NIM.
@@ -77,5 +80,6 @@ local openAI = {
     itl: ['time_per_output_token_seconds'],
     finished: ['request_success_total'],
     failed: ['request_failure_total'],
+    apart: true,
   },
 }

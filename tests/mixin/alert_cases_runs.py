@@ -88,7 +88,7 @@ def tensor(values: str, nodes: tuple[str, ...] = ("n1",)) -> dict[str, str]:
 
 
 ALL = ("n1", "n2", "n3")
-IDLE_FROM_20 = f"0+25x20 500x{LONG}"
+IDLE_FROM_40 = f"0+25x40 1000x{LONG}"
 LARGE = tuple([f"n{place}" for place in range(1, 33)])
 NAMED = {"node": "n1", **RUN}
 
@@ -181,16 +181,16 @@ CASES = [
     Case(
         "GpuRunStalled",
         "without the reporter: tensor cores stop",
-        tensor(IDLE_FROM_20, ALL),
-        "50m",
+        tensor(IDLE_FROM_40, ALL),
+        "75m",
         [{**RUN, "severity": "warning"}],
     ),
     Case("GpuRunStalled", "it has not begun yet", tensor(rises(0), ALL), "50m"),
     Case(
         "GpuRunStalled",
         "the reporter knows better: a long evaluation",
-        tensor(IDLE_FROM_20, ALL) | ranks({**TIMES, **STEPS}, 3),
-        "50m",
+        tensor(IDLE_FROM_40, ALL) | ranks({**TIMES, **STEPS}, 3),
+        "75m",
     ),
     Case(
         "GpuRunPartialActivity",

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.mixin import alert_cases_health, alert_cases_rest, alert_cases_runs, alert_cases_traps
+from tests.mixin import alert_cases_health, alert_cases_phases, alert_cases_rest, alert_cases_runs, alert_cases_traps
 from tests.mixin.alert_case import Case
 from tests.mixin.rendering import generator, groups
 from tests.promtool import Promtool
@@ -28,6 +28,7 @@ CASES: list[Case] = [
     *alert_cases_health.CASES,
     *alert_cases_traps.CASES,
     *alert_cases_runs.CASES,
+    *alert_cases_phases.CASES,
     *alert_cases_rest.CASES,
 ]
 # Groups that the rules of each group read, themselves in the order in which they need each other.

@@ -44,7 +44,18 @@ OTHERS = {
     "prometheus_rule_group_iterations_missed_total": {"rule_group"},
     "prometheus_rule_evaluation_failures_total": {"rule_group"},
 }
-INFERENCE_LABELS = {"model_name", "model", "le", "finished_reason", "dp_rank", "engine", "err", "reason"}
+INFERENCE_LABELS = {
+    "model_name",
+    "model",
+    "le",
+    "finished_reason",
+    "dp_rank",
+    "engine",
+    "err",
+    "reason",
+    "pod",
+    "namespace",
+}
 
 
 def inference_names() -> set[str]:
