@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
+from gpufleet.small_file import read_small_file
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
@@ -38,8 +40,7 @@ class Entry:
 def read_config(file: Path) -> tuple[Entry, ...]:
     """Read and parse ``file``; ConfigFileError when it is missing, unreadable or not acceptable."""
     try:
-        with file.open("rb") as handle:
-            content = handle.read(_MAX_BYTES + 1)
+        content = read_small_file(file, _MAX_BYTES)
     except OSError as error:
         raise ConfigFileError(
             f"{file}: can't be read: {error.strerror}; check the path and who may read it, or leave --config.file out"

@@ -6,6 +6,8 @@ import contextlib
 import os
 from typing import TYPE_CHECKING
 
+from gpufleet.small_file import read_small_file
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -23,8 +25,7 @@ def read_state(file: Path) -> bytes | None:
         StateError: it can't be read or is larger than MAX_BYTES.
     """
     try:
-        with file.open("rb") as handle:
-            content = handle.read(MAX_BYTES + 1)
+        content = read_small_file(file, MAX_BYTES)
     except FileNotFoundError:
         return None
     except OSError as error:

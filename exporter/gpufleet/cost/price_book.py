@@ -12,6 +12,7 @@ from gpufleet.cost.amounts import HOURS_OF_A_MONTH, HOURS_OF_A_YEAR, MOST, PLACE
 from gpufleet.cost.node_facts import CAPACITY_TYPES
 from gpufleet.cost.price_rule import Patterns, Rule, day, pattern
 from gpufleet.cost.yaml_tree import Items, Keys, PriceBookError, Text, Tree, parse, suggestion
+from gpufleet.small_file import read_small_file
 
 __all__ = ["PriceBookError", "parse_price_book", "read_price_book"]
 
@@ -33,8 +34,7 @@ _OWNED_KEYS = ("purchase_price", "amortization", "in_service", "power_watts", "t
 def read_price_book(file: Path) -> bytes:
     """Content of the file. Raises PriceBookError."""
     try:
-        with file.open("rb") as handle:
-            content = handle.read(MAX_BYTES + 1)
+        content = read_small_file(file, MAX_BYTES)
     except OSError as error:
         raise PriceBookError(
             f"{file}: can't be read: {error.strerror}; check the path of --prices.file and who may read it"

@@ -10,6 +10,7 @@ import ssl
 from typing import TYPE_CHECKING
 
 from gpufleet.notify.client_config import ClientConfig, ClientConfigError, Secret, TlsClient, parse_client_config
+from gpufleet.small_file import read_small_file
 from gpufleet.web.tls_context import load_certificates, load_pair, read_pem
 from gpufleet.web.tls_settings import Pem
 from gpufleet.web.webconfig import WebConfigError
@@ -114,8 +115,7 @@ def _secret(secret: Secret) -> str:
 
 def _read(path: Path, key: str) -> bytes:
     try:
-        with path.open("rb") as file:
-            data = file.read(_MOST_BYTES + 1)
+        data = read_small_file(path, _MOST_BYTES)
     except OSError as error:
         raise CredentialsError(f"{key} ({path}): can't be read: {error.strerror}; check path and owner") from error
     if len(data) > _MOST_BYTES:

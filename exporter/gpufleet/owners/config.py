@@ -19,6 +19,7 @@ from pathlib import Path
 
 from gpufleet.config_file import ConfigFileError, Entry, parse_config
 from gpufleet.owners.presets import Key, Preset, key
+from gpufleet.small_file import read_small_file
 
 _MAX_BYTES = 1 << 16
 _MOST_PRESETS = 64
@@ -45,8 +46,7 @@ class OwnersConfig:
 def read_owners_config(file: Path) -> OwnersConfig:
     """Read and check the file; OwnersConfigError when it is missing, unreadable or not acceptable."""
     try:
-        with file.open("rb") as handle:
-            content = handle.read(_MAX_BYTES + 1)
+        content = read_small_file(file, _MAX_BYTES)
     except OSError as error:
         raise OwnersConfigError(
             f"{file}: can't be read: {error.strerror}; check the path and who may read it, "

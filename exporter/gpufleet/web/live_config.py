@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpufleet.logs import OnChange
+from gpufleet.small_file import read_small_file
 from gpufleet.web.auth import BasicAuth
 from gpufleet.web.rate_limit import TokenBucket
 from gpufleet.web.webconfig import WebConfig, WebConfigError, parse_web_config
@@ -149,8 +150,7 @@ class LiveWebConfig:
         # Fingerprints first: what changes while it is read is then seen as a change at the next look.
         self._seen = {self._path: _fingerprint(self._path)}
         try:
-            with self._path.open("rb") as file:
-                content = file.read(_MOST_BYTES + 1)
+            content = read_small_file(self._path, _MOST_BYTES)
         except OSError as error:
             raise WebConfigError(f"{self._path}: cannot be read: {error.strerror}; check --web.config.file") from error
         if len(content) > _MOST_BYTES:

@@ -8,6 +8,7 @@ import socket
 import ssl
 from typing import TYPE_CHECKING, cast
 
+from gpufleet.small_file import read_small_file
 from gpufleet.web.tls_settings import ClientAuth, Pem, TlsSettings
 from gpufleet.web.webconfig import WebConfigError
 
@@ -141,8 +142,7 @@ def read_pem(pem: Pem) -> bytes:
     if pem.path is None:
         return (pem.text or "").encode()
     try:
-        with pem.path.open("rb") as file:
-            data = file.read(_MOST_BYTES + 1)
+        data = read_small_file(pem.path, _MOST_BYTES)
     except OSError as error:
         raise WebConfigError(f"{_where(pem)}: cannot be read: {error.strerror}; check path and owner") from error
     if len(data) > _MOST_BYTES:
