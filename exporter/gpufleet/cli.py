@@ -7,6 +7,7 @@ import sys
 from typing import TYPE_CHECKING, cast
 
 from gpufleet import __version__
+from gpufleet.standard_output import interrupted, tell, written_out
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -41,17 +42,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if argv is None else argv)
     word = arguments[0] if arguments else "--help"
     if word in {"--help", "-h", "help"}:
-        print(usage())
-        return 0 if arguments else _USAGE
+        return tell(usage() + "\n", 0 if arguments else _USAGE, "gpufleet")
     if word == "--version":
-        print(f"gpufleet {__version__}")
-        return 0
+        return tell(f"gpufleet {__version__}\n", 0, "gpufleet")
     if word not in COMMANDS:
         print(f"gpufleet: {_unknown(word)}", file=sys.stderr)
         return _USAGE
     module, function, _ = COMMANDS[word]
     command = cast("Callable[[Sequence[str]], int]", getattr(importlib.import_module(module), function))
-    return command(arguments[1:])
+    try:
+        return written_out(command(arguments[1:]), f"gpufleet {word}")
+    except OSError as error:
+        return interrupted(error, f"gpufleet {word}")
 
 
 def usage() -> str:

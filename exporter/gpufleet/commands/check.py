@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -20,6 +19,7 @@ from gpufleet.commands.check_verdict import judge
 from gpufleet.commands.flags import USAGE, FlagParser
 from gpufleet.durations import format_duration, parse_duration
 from gpufleet.settings import selected
+from gpufleet.standard_output import tell
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -87,15 +87,12 @@ def main(argv: Sequence[str]) -> int:
     else:
         source, notes, is_stuck = "exporter", (), False
     verdict = judge(facts, asked.gpus, missing_ok=asked.missing_ok)
-    if asked.as_json:
-        print(json.dumps(as_object(verdict, source, notes), indent=2))
-    else:
-        print(text(verdict, notes), end="")
+    said = json.dumps(as_object(verdict, source, notes), indent=2) + "\n" if asked.as_json else text(verdict, notes)
+    status = tell(said, int(verdict.fitness), "gpufleet check")
     if is_stuck:
         # The library's exit handlers could wait for the lock that the stuck call holds.
-        sys.stdout.flush()
-        os._exit(int(verdict.fitness))
-    return int(verdict.fitness)
+        os._exit(status)
+    return status
 
 
 def _parse(argv: Sequence[str]) -> _Asked:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
@@ -19,6 +18,7 @@ from gpufleet.commands.diagnosis_text import text
 from gpufleet.commands.driver import DriverLibrary
 from gpufleet.commands.flags import FlagParser
 from gpufleet.settings import selected
+from gpufleet.standard_output import tell
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -59,11 +59,10 @@ def main(argv: Sequence[str]) -> int:
         checks=(*driver.checks, *node_checks(settings, len(driver.gpus))),
         gpus=driver.gpus,
     )
-    print(as_json(diagnosis) if arguments.json else text(diagnosis), end="")
-    status = 0 if diagnosis.is_complete else 1
+    said = as_json(diagnosis) if arguments.json else text(diagnosis)
+    status = tell(said, 0 if diagnosis.is_complete else 1, "gpufleet doctor")
     if driver.is_stuck:
         # The library's exit handlers could wait for the lock that the stuck call holds.
-        sys.stdout.flush()
         os._exit(status)
     return status
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import io
 import itertools
 import json
-import os
 import sys
 from typing import TYPE_CHECKING
 
@@ -17,6 +16,7 @@ from gpufleet.commands.faults_log import Log, Told, node_of
 from gpufleet.commands.faults_report import incident_object, isolating, line_object, report
 from gpufleet.commands.flags import USAGE, FlagParser
 from gpufleet.faults.driver_version import parse_driver_version
+from gpufleet.standard_output import print_no_more
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -89,7 +89,7 @@ def main(argv: Sequence[str]) -> int:
         return reading.tell(with_incidents=arguments.incidents)
     except BrokenPipeError:
         # Whoever read it has seen enough; the interpreter must not try to write the rest at its end.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        print_no_more()
         return USAGE
     except KeyboardInterrupt:
         return _INTERRUPTED
@@ -147,7 +147,6 @@ class _Reading:
             for each in told:
                 for incident in each.incidents:
                     print(json.dumps(incident_object(incident)))
-        sys.stdout.flush()
         if self.errors:
             return USAGE
         return _ISOLATES if isolating(told) else 0

@@ -23,6 +23,7 @@ from gpufleet.cost.node_facts import NodeFacts, node_facts
 from gpufleet.cost.price_rule import day
 from gpufleet.cost.prices import PriceBook, PriceBookError, PriceMatch, Subject, Tried
 from gpufleet.settings import Settings, selected
+from gpufleet.standard_output import written_out
 
 _DOES_NOTHING = 1
 _NO_PRICE = 1
@@ -211,8 +212,8 @@ def _day(parser: FlagParser, text: str) -> float:
 
 
 def _ended(status: int, *, is_stuck: bool) -> int:
+    status = written_out(status, "gpufleet prices explain")
     if is_stuck:
         # The library's exit handlers could wait for the lock that the stuck call holds.
-        sys.stdout.flush()
         os._exit(status)
     return status
