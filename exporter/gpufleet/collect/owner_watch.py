@@ -15,8 +15,8 @@ from typing import Protocol
 from gpufleet.collect.witness import Witness
 from gpufleet.model.claims import ContainerDevices, GpuProcess, Pod, ProcessFacts
 from gpufleet.model.gpu import SliceIdentity
-from gpufleet.model.incident import NOBODY, Owner
-from gpufleet.model.owner import NO_OWNERS, Hold, OwnersView
+from gpufleet.model.incident import Owner
+from gpufleet.model.owner import NO_OWNERS, OwnersView
 from gpufleet.model.snapshot import GpuSnapshot, Snapshot, SourceHealth
 from gpufleet.model.state import GpuState
 from gpufleet.owners.config import OwnersConfig
@@ -145,12 +145,7 @@ class OwnerWatch:
 
     def owner_of(self, uuid: str) -> Owner:
         """The holder of a GPU as of the last refresh; of several what they have in common."""
-        owners = [
-            holding.workload.owner
-            for holding in self.view.holdings
-            if holding.uuid == uuid and holding.hold is Hold.HELD
-        ]
-        return _common(owners)
+        return self.view.owner_of(uuid)
 
     def health(self) -> tuple[SourceHealth, ...]:
         """Whether each source answers."""
@@ -250,12 +245,3 @@ class OwnerWatch:
                     rows.append((each, facts))
             found[gpu.identity.uuid] = tuple(rows)
         return found
-
-
-def _common(owners: list[Owner]) -> Owner:
-    if not owners:
-        return NOBODY
-    first = owners[0]
-    names = ("project", "run", "task", "workload_namespace", "workload_pod", "workload_container")
-    same = {name: all(getattr(each, name) == getattr(first, name) for each in owners) for name in names}
-    return Owner(**{name: getattr(first, name) if same[name] else "" for name in names})

@@ -20,6 +20,8 @@ from gpufleet.collect.publish import health_of
 from gpufleet.collect.roster import state_of
 from gpufleet.collect.watched import Watched
 from gpufleet.faults.ledger import Ledger
+from gpufleet.model.incident import Owner
+from gpufleet.model.owner import NO_OWNERS
 from gpufleet.model.snapshot import NodeIdentity, Snapshot, SourceHealth
 from gpufleet.model.state import GpuState, NvmlState
 from gpufleet.sources.nvml.calls import DEVICE_DOWN, LIBRARY_DOWN, Driver, NvmlError
@@ -53,8 +55,13 @@ class SynchronousNode:
         self._events: EventSet | None = None
         self._gpus: dict[str, Watched] = {}
         self._by_handle: dict[int, Watched] = {}
+        self._owners = NO_OWNERS
         self._ledger = Ledger(
-            node=options.node, boot_id=options.boot_id, random_id=lambda: os.urandom(8).hex(), has_log=False
+            node=options.node,
+            boot_id=options.boot_id,
+            random_id=lambda: os.urandom(8).hex(),
+            owner_of=self._owner_of,
+            has_log=False,
         )
         self._unopened: list[int] = []
         """Indexes of the session's GPUs that could not be opened yet."""
@@ -75,6 +82,9 @@ class SynchronousNode:
                 self._read(gpu)
             self._take_events()
             return self._snapshot(started)
+
+    def _owner_of(self, uuid: str) -> Owner:
+        return self._owners.owner_of(uuid)
 
     def _open(self) -> None:
         try:
@@ -201,7 +211,7 @@ class SynchronousNode:
             gpu.standing = shown.get(gpu.identity.uuid, ())
         versions = None if self._session is None else self._session.versions
         reported = tuple(gpu.snapshot(now) for gpu in gpus)
-        owners, meter = self._accounting.take(reported, monotonic=now, whole=True, quiesced=False)
+        self._owners, meter = self._accounting.take(reported, monotonic=now, whole=True, quiesced=False)
         snapshot = Snapshot(
             sequence=self._polls,
             at=wall,
@@ -221,7 +231,7 @@ class SynchronousNode:
             poll=health_of(gpus, now - started, self._polls),
             sources=self._sources(),
             faults=faults,
-            owners=owners,
+            owners=self._owners,
             meter=meter,
             reason=self._reason,
         )

@@ -84,6 +84,18 @@ class OwnersView:
     refreshed_at: tuple[tuple[str, float], ...] = ()
     """(source, Unix time of its last answer)."""
 
+    def owner_of(self, uuid: str) -> Owner:
+        """The holder of a GPU; of several what they have in common."""
+        owners = [
+            holding.workload.owner for holding in self.holdings if holding.uuid == uuid and holding.hold is Hold.HELD
+        ]
+        if not owners:
+            return Owner()
+        first = owners[0]
+        same = {name: all(getattr(each, name) == getattr(first, name) for each in owners) for name in _NAMES}
+        return Owner(**{name: getattr(first, name) if same[name] else "" for name in _NAMES})
 
+
+_NAMES = ("project", "run", "task", "workload_namespace", "workload_pod", "workload_container")
 NO_OWNERS = OwnersView()
 """No source of owners is configured, or none has answered yet."""
