@@ -139,6 +139,22 @@ def test_a_fleet_is_scraped_by_prometheus_without_a_failed_scrape(tmp_path: Path
         assert running.stop() == 0
 
 
+def test_one_configuration_scrapes_all_that_a_scenario_has(tmp_path: Path, prometheus: StartPrometheus) -> None:
+    """Nodes, model servers and the quarantine service are found by one discovery, each under its own job."""
+    with Running(tmp_path, "simulate") as running:
+        discovery = [{"job_name": "gpufleet", "honor_labels": True, "http_sd_configs": [{"url": f"{running.url}/sd"}]}]
+        server = prometheus(discovery, scrape_interval="2s")
+        server.wait_until_up(11, seconds=60)
+
+        jobs = {each["metric"]["job"]: each["value"][1] for each in server.query("count by (job) (up == 1)")}
+        assert jobs == {"gpufleet": "8", "vllm": "1", "sglang": "1", "gpufleet-quarantine": "1"}
+        for name, count in (("train_steps_total", 4), ("nic_link_up", 56), ("gpufleet_quarantine_budget", 1)):
+            assert server.value(f"count({name})") == count
+        assert server.value('count({__name__="vllm:num_requests_running", job="vllm"})') == 6
+        assert server.value('count({__name__="sglang:num_running_reqs", job="sglang"})') == 2
+        assert running.stop() == 0
+
+
 def test_promtool_has_no_complaint_about_any_kind_of_node(tmp_path: Path, promtool: Promtool) -> None:
     """Slices, lost links, several kinds of GPU: each node of the default scenario is well formed."""
     with Running(tmp_path, "simulate") as running:

@@ -30,7 +30,9 @@ NODE = st.fixed_dictionaries(
 )
 EVENT = st.fixed_dictionaries(
     {
-        "kind": st.sampled_from(("heat", "power_brake", "xid", "loss", "hang", "driver_restart", "ecc", "nvlink")),
+        "kind": st.sampled_from(
+            ("heat", "power_brake", "xid", "loss", "hang", "driver_restart", "ecc", "nvlink", "nic", "overload")
+        ),
         "node": st.sampled_from(("a", "b", "d")),
         "at": DURATION,
     },
@@ -41,6 +43,11 @@ EVENT = st.fixed_dictionaries(
         "lost": st.booleans(),
         "once": st.integers(0, 10),
         "uncorrectable": st.integers(0, 5),
+        "nic": st.integers(0, 9),
+        "flaps": st.integers(0, 3),
+        "retransmits_per_hour": st.integers(0, 10**9),
+        "down": DURATION,
+        "factor": st.floats(1.1, 9),
     },
 )
 RUN = st.fixed_dictionaries(
@@ -49,11 +56,22 @@ RUN = st.fixed_dictionaries(
         "pattern": st.sampled_from(("train", "inference", "evals", "sandbox", "data_bound")),
         "nodes": st.lists(st.sampled_from(("a", "b", "d")), max_size=3),
     },
-    optional={"gpus": st.lists(st.integers(0, 9), max_size=3), "phase": DURATION, "checkpoint_every": DURATION},
+    optional={
+        "gpus": st.lists(st.integers(0, 9), max_size=3),
+        "phase": DURATION,
+        "checkpoint_every": DURATION,
+        "step": DURATION,
+        "server": st.sampled_from(("vllm", "sglang")),
+    },
 )
 NEARLY = st.fixed_dictionaries(
     {"nodes": st.lists(NODE, max_size=3)},
-    optional={"runs": st.lists(RUN, max_size=3), "events": st.lists(EVENT, max_size=4), "repeat": DURATION},
+    optional={
+        "runs": st.lists(RUN, max_size=3),
+        "events": st.lists(EVENT, max_size=4),
+        "repeat": DURATION,
+        "quarantine": st.booleans(),
+    },
 )
 
 

@@ -104,7 +104,7 @@ class Fleet:
         server = self._servers.get((name, kind))
         if server is None:
             server = self._servers[name, kind] = NodeServer(self._stage, name, kind)
-        return server.text(self._moment(self._clock()), self._unix)
+        return server.text(self._moment(self._clock()))
 
     def quarantine(self) -> bytes:
         """What the quarantine service says of itself; KeyError when the scenario has none."""

@@ -194,6 +194,11 @@ def _index(scenario: Scenario) -> str:
         f"<td>{escape(_kinds(node))}</td><td>{escape(', '.join(runs.get(node.name, ())))}</td></tr>"
         for node in scenario.nodes
     )
+    links = ", ".join(
+        f'<a href="{escape(each["__metrics_path__"])}">{escape(each["job"])} ({escape(each["instance"])})</a>'
+        for each in _beside(scenario)
+    )
+    beside = f"<p>Beside the nodes: {links}.</p>" if links else ""
     return f"""<!DOCTYPE html>
 <html lang="en">
 <head>
@@ -218,6 +223,7 @@ strong {{ color: #14181f }} code {{ background: #262c38 }} }}
 <tr><th>Node</th><th></th><th>GPUs</th><th>Run</th></tr>
 {rows}
 </table>
+{beside}
 </body>
 </html>
 """

@@ -8,7 +8,7 @@ sum of three curves, each times a count that only grows: it is exact for any mom
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -20,6 +20,8 @@ LOW, HIGH = 0.15, 0.95
 Lots = tuple[float, float, float]
 """Requests that found the replica calm, busy, overloaded."""
 NONE: Lots = (0.0, 0.0, 0.0)
+EVERY: Lots = (1.0, 1.0, 1.0)
+"""All of each lot, as a share."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,27 +53,32 @@ def _curves(bounds: tuple[float, ...], spreads: Spreads) -> tuple[tuple[float, f
     return tuple([(calm.share(bound), busy.share(bound), overloaded.share(bound)) for bound in bounds])
 
 
-def observed(bounds: tuple[float, ...], spreads: Spreads, lots: Lots, before: Lots = NONE) -> tuple[list[int], float]:
-    """Observations up to each bound, all of them last, and their sum; without those that were there ``before``."""
-    curves = (*_curves(bounds, spreads), (1.0, 1.0, 1.0))
-    own = _less(lots, before)
-    counts = [_sum(own, curve) for curve in curves]
-    total = sum([requests * spread.mean for requests, spread in zip(own, spreads, strict=True)])
+def observed(bounds: tuple[float, ...], spreads: Spreads, lots: Lots) -> tuple[list[int], float]:
+    """Observations up to each bound, all of them last, and their sum."""
+    counts = [share_of(lots, curve) for curve in (*_curves(bounds, spreads), EVERY)]
+    total = sum([count * spread.mean for count, spread in zip(lots, spreads, strict=True)])
     return counts, round(total, 6)
 
 
-def _less(lots: Lots, before: Lots) -> Lots:
-    # Before anything is rounded: differences of rounded counts would not grow from bound to bound.
+def share_of(lots: Lots, shares: Lots) -> int:
+    """How many requests there are of each lot's share."""
+    return int(lots[0] * shares[0] + lots[1] * shares[1] + lots[2] * shares[2])
+
+
+def between(lots: Lots, before: Lots) -> Lots:
+    """Those of ``lots`` that were not there ``before``.
+
+    To be taken before anything is rounded: differences of rounded counts can fall from one bound to the next.
+    """
     return lots[0] - before[0], lots[1] - before[1], lots[2] - before[2]
 
 
-def _sum(lots: Lots, curve: tuple[float, float, float]) -> int:
-    return int(lots[0] * curve[0] + lots[1] * curve[1] + lots[2] * curve[2])
-
-
-def share_of(lots: Lots, before: Lots, shares: Lots) -> int:
-    """How many requests of each lot's share there are, without those ``before``."""
-    return _sum(_less(lots, before), shares)
+def together(several: Iterable[Lots]) -> Lots:
+    """Their sum."""
+    calm, busy, overloaded = NONE
+    for lots in several:
+        calm, busy, overloaded = calm + lots[0], busy + lots[1], overloaded + lots[2]
+    return calm, busy, overloaded
 
 
 class Demand:

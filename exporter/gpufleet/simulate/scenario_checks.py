@@ -132,6 +132,8 @@ def _runs(runs: tuple[Run, ...], sizes: dict[str, list[Profile]]) -> Iterator[st
                 yield f"{path}.{key}: is zero; give a time"
         if run.server is not None and run.pattern != "inference":
             yield f"{path}.server: a run of the pattern {run.pattern} serves nothing; take it out"
+        if run.server is not None and run.gpus == ():
+            yield f"{path}.gpus: is empty, so nothing serves; name GPUs, or leave it out for all of them"
         for j, node in enumerate(run.nodes):
             if node not in sizes:
                 yield f"{path}.nodes[{j}]: there is no node {node!r}; add it to nodes, or correct the name"

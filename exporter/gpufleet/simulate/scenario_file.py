@@ -91,8 +91,9 @@ def _explain(message: str) -> str:
     if path.endswith(".kind"):
         kinds = ", ".join(sorted(event.__struct_config__.tag for event in get_args(schema.Event)))
         return f"{path}: {what[0].lower()}{what[1:]}; it is one of {kinds}"
-    if path.endswith(".pattern"):
-        return f"{path}: {what[0].lower()}{what[1:]}; it is one of {', '.join(get_args(schema.Pattern))}"
+    for key, words in ((".pattern", schema.Pattern), (".server", schema.Server)):
+        if path.endswith(key):
+            return f"{path}: {what[0].lower()}{what[1:]}; it is one of {', '.join(get_args(words))}"
     return f"{path or 'the file'}: {what[0].lower()}{what[1:]}"
 
 

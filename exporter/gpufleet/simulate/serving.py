@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass
 from zlib import crc32
 
 from gpufleet.simulate import sglang, vllm
 from gpufleet.simulate.gpu import noise
 from gpufleet.simulate.health import FOR_EVER, Window
-from gpufleet.simulate.requests import NONE, Demand, Lots
+from gpufleet.simulate.requests import NONE, Demand, Lots, between, together
 from gpufleet.simulate.scenario import Overload, Run
 from gpufleet.simulate.scenario_checks import kinds_of
 from gpufleet.simulate.staging import OUT, Stage
@@ -30,11 +30,9 @@ class Replica:
 
     model: str
     number: int
-    """Among the replicas of its run on the node."""
+    """Among the replicas of its server."""
     lots: Lots
-    """Requests since the script began."""
-    before: Lots
-    """Those of earlier processes: after a loss of its GPU a replica counts from zero."""
+    """Requests since its process began: after a loss of its GPU a replica counts from zero."""
     running: int
     waiting: int
     per_second: float
@@ -55,29 +53,36 @@ class NodeServer:
         if not runs or kind not in SERVERS:
             raise KeyError(f"{node} {kind}")
         self._kind = kind
-        self._replicas = [replica for run in runs for replica in _replicas(stage, run, node)]
+        gpus = [(run, number) for run in runs for number in _gpus(stage, run, node)]
+        self._replicas = [_Serving(stage, run, node, place, number) for place, (run, number) in enumerate(gpus)]
 
-    def text(self, moment: int, unix: Callable[[int], float]) -> bytes | None:  # noqa: ARG002 - as of a moment
+    def text(self, moment: int) -> bytes | None:
         """Metrics as of ``moment``; None while there is no replica."""
         replicas = [replica.at(moment) for replica in self._replicas if replica.there(moment)]
         if not replicas:
             return None
-        return vllm.text(replicas) if self._kind == "vllm" else sglang.text(replicas)
+        return vllm.text(replicas) if self._kind == "vllm" else sglang.text(replicas, self._answered(moment))
+
+    def _answered(self, moment: int) -> dict[str, Lots]:
+        """All requests by model, those of replicas that are gone included."""
+        by_model: dict[str, list[Lots]] = {}
+        for replica in self._replicas:
+            by_model.setdefault(replica.model, []).append(replica.answered(moment))
+        return {model: together(lots) for model, lots in by_model.items()}
 
 
-def _replicas(stage: Stage, run: Run, node: str) -> list[_Serving]:
+def _gpus(stage: Stage, run: Run, node: str) -> Sequence[int]:
     (count,) = [len(kinds_of(each)) for each in stage.scenario.nodes if each.name == node]
-    numbers = range(count) if run.gpus is None else sorted(set(run.gpus))
-    return [_Serving(stage, run, node, place, number) for place, number in enumerate(numbers)]
+    return range(count) if run.gpus is None else sorted(set(run.gpus))
 
 
 class _Serving:
     """One replica over time."""
 
-    __slots__ = ("_demand", "_model", "_number", "_outages", "_seed")
+    __slots__ = ("_demand", "_number", "_outages", "_period", "_seed", "_up", "model")
 
     def __init__(self, stage: Stage, run: Run, node: str, place: int, number: int) -> None:
-        self._model = run.model
+        self.model = run.model
         self._number = place
         self._seed = crc32(f"{run.name} {node} {number}".encode())
         overloads = [
@@ -94,15 +99,26 @@ class _Serving:
         )
         chapters = stage.chapters(run, node, number)
         ends = [start for start, *_ in chapters[1:]] + [stage.period or FOR_EVER]
-        self._outages = [
-            Window(start, end, stage.period)
-            for (start, state, *_), end in zip(chapters, ends, strict=True)
-            if state == OUT
-        ]
+        times = [(start, end, state == OUT) for (start, state, *_), end in zip(chapters, ends, strict=True)]
+        self._outages = [Window(start, end, stage.period) for start, end, out in times if out]
+        self._up = [(start, end) for start, end, out in times if not out]
+        self._period = stage.period
 
     def there(self, moment: int) -> bool:
         """Whether its process runs."""
         return not any(window.holds(moment) for window in self._outages)
+
+    def answered(self, moment: int) -> Lots:
+        """Requests of all its processes from 0 to ``moment``."""
+        rounds, local = divmod(moment, self._period) if self._period else (0, moment)
+        now = self._answered(local)
+        whole = self._answered(self._period) if rounds else NONE
+        return rounds * whole[0] + now[0], rounds * whole[1] + now[1], rounds * whole[2] + now[2]
+
+    def _answered(self, local: int) -> Lots:
+        # Not all less those of outages: while it is out this must not change, not even by a rounding.
+        lots = self._demand.lots
+        return together([between(lots(min(local, end)), lots(start)) for start, end in self._up if start < local])
 
     def at(self, moment: int) -> Replica:
         """Itself at a moment in which it runs."""
@@ -117,10 +133,9 @@ class _Serving:
         if load > 1:
             waiting = min(_MOST_WAITING, round((load - 1) * per_second * min(overload, 60_000) / 1000))
         return Replica(
-            model=self._model,
+            model=self.model,
             number=self._number,
-            lots=self._demand.lots(moment),
-            before=self._demand.lots(began) if began else NONE,
+            lots=between(self._demand.lots(moment), self._demand.lots(began)),
             running=running,
             waiting=waiting,
             per_second=per_second,
