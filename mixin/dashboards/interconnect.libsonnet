@@ -66,7 +66,7 @@ function(lib)
               'Bytes a second over all NVLinks of the chosen nodes.',
               'Bps',
               [panels.query(
-                local moved = byNode(gpu.now('nvlink_traffic', here));
+                local moved = byNode(gpu.panel('nvlink_traffic', here));
                 if moved == null then null else fill('sum(%s)', moved), 'traffic'
               )],
               'The GPUs have no NVLink, or no source reports it.',
@@ -167,7 +167,7 @@ function(lib)
               'NVLink traffic by node',
               'Bytes a second sent and received over all links: the ten highest.',
               'Bps',
-              [panels.query(worst(10, byNode(gpu.now('nvlink_traffic', here))), '{{node}}')],
+              [panels.query(worst(10, byNode(gpu.panel('nvlink_traffic', here))), '{{node}}')],
               'The GPUs have no NVLink, or no source reports it.',
               { w: 8, h: 7, min: 0, fill: 0, dataLinks: [toNode] },
             ),

@@ -307,9 +307,9 @@ function(lib)
             training('Age of the last checkpoint', 'What is lost if a node fails now.', 's', [
               panels.query(fill('time() - %s', trained('last_checkpoint_timestamp_seconds:max')), 'age'),
             ], quiet, { min: 0 }),
-            training('Processes, and starts', 'Processes that report, and how often they were started.', 'none', [
+            training('Processes, and starts', 'Processes that report, and how often they were started again in the hour before.', 'none', [
               panels.query(trained('ranks:count'), 'processes'),
-              panels.query(fill('max(%s)', reported('train_restarts_total')), 'starts again'),
+              panels.query(fill('max(increase(%s[1h]))', reported('train_restarts_total')), 'starts again'),
             ], quiet, { min: 0, decimals: 0 }),
           ],
         },
