@@ -316,6 +316,7 @@ def test_a_second_exporter_leaves_the_control_socket_to_the_first(nvml: FakeNvml
 
 def test_the_doctor_agrees_with_the_exporter_that_runs_beside_it(nvml: FakeNvml, tmp_path: Path) -> None:
     """It asks the driver itself, and the exporter who it is."""
+    (tmp_path / "kern.log").touch()
     with ExporterProcess(nvml, tmp_path) as exporter:
         exporter.wait_for(READING)
         done = exporter.gpufleet(
@@ -323,6 +324,7 @@ def test_the_doctor_agrees_with_the_exporter_that_runs_beside_it(nvml: FakeNvml,
             f"--nvml.library={nvml.library}",
             f"--path.procfs={nvml.procfs}",
             f"--state.dir={tmp_path / 'state'}",
+            f"--kmsg.path={tmp_path / 'kern.log'}",
             f"--web.listen-address={exporter.address}",
         )
         assert done.returncode == 0, done.stdout

@@ -36,6 +36,7 @@ def node_checks(settings: Settings, listed: int, dev: Path = Path("/dev")) -> It
         ("device files", lambda: device_files(dev, settings.path_procfs, listed)),
         ("procfs", lambda: procfs(settings.path_procfs)),
         ("udev", udev),
+        ("kernel log", lambda: kernel_log(settings.kmsg_path)),
         ("state directory", lambda: state_directory(settings.state_dir)),
         ("exporter", lambda: exporter_check(exporter)),
         *owner_steps(settings),
@@ -168,6 +169,22 @@ def udev() -> Check:
             "udev", Status.NOTE, f"{error.reason}; GPUs that come or go are found by enumeration, in 10 seconds"
         )
     return Check("udev", Status.OK, "the kernel tells of GPUs that come and go")
+
+
+def kernel_log(path: Path) -> Check:
+    """Whether this user may follow the kernel's log, which alone tells of some faults."""
+    from gpufleet.sources.kmsg import Follower
+
+    try:
+        Follower(path).close()
+    except SourceError as error:
+        return Check(
+            "kernel log",
+            Status.MISSING,
+            error.reason,
+            "run as root, or grant CAP_SYSLOG and in a container the device; name a log elsewhere with --kmsg.path",
+        )
+    return Check("kernel log", Status.OK, f"{path}")
 
 
 def state_directory(directory: Path) -> Check:

@@ -17,26 +17,10 @@ from gpufleet.commands.diagnosis_node import node_checks
 from gpufleet.commands.diagnosis_text import text
 from gpufleet.commands.driver import DriverLibrary
 from gpufleet.commands.flags import FlagParser
-from gpufleet.settings import selected
 from gpufleet.standard_output import tell
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-_OPTIONS = selected(
-    "config",
-    "node",
-    "nvml",
-    "path",
-    "state",
-    "control",
-    "owners",
-    "podresources",
-    "slurm",
-    "prices",
-    "web.listen-address",
-    "web.config.file",
-)
 
 
 def main(argv: Sequence[str]) -> int:
@@ -44,9 +28,9 @@ def main(argv: Sequence[str]) -> int:
     parser = FlagParser(
         "doctor",
         "Say what this node can report, what not, and why: driver, permissions, each GPU's readings, sources.\n"
-        "Give it the flags or the configuration file of the exporter. It changes nothing and needs no driver.\n\n"
+        "Give it the flags or the configuration file of the exporter, all of which it takes. It changes nothing and\n"
+        "needs no driver.\n\n"
         "Exit status: 0 nothing is missing; 1 something is, and its remedy is printed.",
-        _OPTIONS,
         examples="  gpufleet doctor\n  gpufleet doctor --config.file=/etc/gpufleet.yml --json",
     )
     parser.add_argument("--json", action="store_true", help="print JSON instead of text")

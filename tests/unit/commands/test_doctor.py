@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
@@ -19,6 +20,7 @@ from gpufleet.commands.driver import DriverLibrary
 from gpufleet.commands.reexec import Installed
 from gpufleet.metrics.catalog import READINGS
 from gpufleet.model.readings import Key
+from gpufleet.option_table import OPTIONS
 from gpufleet.settings import Settings, read_settings
 from gpufleet.simulate.driver import ScriptedDriver
 from gpufleet.simulate.scripts import uniform
@@ -216,6 +218,17 @@ def test_device_files_are_there_missing_or_seen_by_the_driver_alone(tmp_path: Pa
     assert diagnosis_node.device_files(dev, procfs, 1).detail == "/dev/dxg (WSL 2 has no others)"
 
 
+def test_the_kernel_log_is_followed_or_missing_with_a_remedy(tmp_path: Path) -> None:
+    """Without it some faults are never seen, and nobody would notice."""
+    os.mkfifo(tmp_path / "kmsg")
+    assert diagnosis_node.kernel_log(tmp_path / "kmsg").status is Status.OK
+
+    missing = diagnosis_node.kernel_log(tmp_path / "none")
+    assert missing.status is Status.MISSING
+    assert missing.detail.startswith(f"{tmp_path}/none does not exist: mount the host's /dev/kmsg")
+    assert "CAP_SYSLOG" in (missing.remedy or "")
+
+
 def test_the_state_directory_is_writable_will_be_made_or_is_missing(tmp_path: Path) -> None:
     """The doctor makes nothing itself."""
     assert diagnosis_node.state_directory(tmp_path) == Check("state directory", Status.OK, str(tmp_path))
@@ -352,6 +365,7 @@ def bare_node(tmp_path: Path) -> Iterator[list[str]]:
         f"--state.dir={tmp_path}/state",
         f"--control.socket={tmp_path}/control.sock",
         "--web.listen-address=127.0.0.1:0",
+        f"--kmsg.path={tmp_path}/kmsg",
     ]
     assert not (tmp_path / "state").exists(), "the doctor changes nothing"
 
@@ -363,7 +377,7 @@ def test_a_node_without_anything_is_told_so_with_status_1(
     assert doctor.main(bare_node) == 1
     said = capsys.readouterr().out
     assert said.startswith("gpufleet 0.1.0 on node bare\n")
-    assert said.count("MISSING") == 5
+    assert said.count("MISSING") == 6
 
 
 def test_a_node_without_anything_is_told_so_to_programs(
@@ -379,7 +393,20 @@ def test_a_node_without_anything_is_told_so_to_programs(
         "PCI bus",
         "device files",
         "procfs",
+        "kernel log",
     }
+
+
+def test_the_doctor_takes_every_flag_of_the_exporter(bare_node: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    """Whoever asks why something is missing pastes the exporter's command line."""
+    given = [*bare_node, "--poll.interval=500ms", "--kubernetes.api-server=none", "--metrics.level=core"]
+
+    assert doctor.main(given) == 1
+    assert capsys.readouterr().err == ""
+    with pytest.raises(SystemExit):
+        doctor.main(["--help"])
+    said = capsys.readouterr().out
+    assert [option.name for option in OPTIONS if f"--{option.name}" not in said] == []
 
 
 def test_nothing_is_installed_as_far_as_a_scripted_library_goes() -> None:
