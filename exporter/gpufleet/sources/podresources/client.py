@@ -104,6 +104,13 @@ def _reason(error: OSError, path: Path) -> str:
             return "not there: the kubelet makes it when it starts, so it does not run or has another --root-dir"
         case errno.ENOENT:
             return f"not there: in a container, mount {path.parent} of the host (the directory, not the socket)"
+        case errno.ECONNREFUSED if path.is_dir():
+            return (
+                f"is a directory: name the socket in it, such as {path / 'kubelet.sock'}. Where the socket should be, "
+                f"a mount made it before the kubelet could: remove it, and mount the directory {path.parent}"
+            )
+        case errno.ECONNREFUSED if not path.is_socket():
+            return "is no socket: name the kubelet's, such as /var/lib/kubelet/pod-resources/kubelet.sock"
         case errno.ECONNREFUSED:
             return (
                 "nobody listens: the kubelet has ended or is restarting. If this lasts, mount the directory "

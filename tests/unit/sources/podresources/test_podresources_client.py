@@ -85,11 +85,18 @@ def test_a_socket_that_nobody_listens_at_is_an_old_one(tmp_path: Path) -> None:
 
 
 def test_a_plain_file_is_no_socket(tmp_path: Path) -> None:
-    """A mount of a path that did not exist makes a file or a directory of it."""
+    """What stands there instead is said, and what would have to."""
     (tmp_path / "file").touch()
 
-    assert "nobody listens" in told(tmp_path / "file")
-    assert "nobody listens" in told(tmp_path)
+    assert "is no socket: name the kubelet's" in told(tmp_path / "file")
+
+
+def test_a_directory_is_no_socket(tmp_path: Path) -> None:
+    """Somebody named what was to be mounted, or a mount of a socket that was not there yet made it."""
+    text = told(tmp_path)
+
+    assert f"is a directory: name the socket in it, such as {tmp_path}/kubelet.sock" in text
+    assert f"mount the directory {tmp_path.parent}" in text
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become nobody")
