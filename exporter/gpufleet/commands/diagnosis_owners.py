@@ -83,8 +83,9 @@ def owners_file(file: Path) -> Check:
         config = read_owners_config(file)
     except OwnersConfigError as error:
         return Check("owners configuration", Status.MISSING, str(error), "correct it there")
-    count = len(config.before) + len(config.after)
-    return Check("owners configuration", Status.OK, f"{count} presets, {len(config.labels)} labels")
+    presets, labels = len(config.before) + len(config.after), len(config.labels)
+    said = f"{presets} preset{'' if presets == 1 else 's'}, {labels} label{'' if labels == 1 else 's'}"
+    return Check("owners configuration", Status.OK, said)
 
 
 def price_book(file: Path) -> Check:
