@@ -50,8 +50,11 @@ def read_config(file: Path) -> tuple[Entry, ...]:
     return parse_config(content, str(file))
 
 
-def parse_config(content: bytes, name: str) -> tuple[Entry, ...]:
-    """Entries of a YAML document; ``name`` is what messages call it. Duplicate keys, tags and aliases are refused."""
+def parse_config(content: bytes, name: str, example: str = "poll: {interval: 1s}") -> tuple[Entry, ...]:
+    """Entries of a YAML document; ``name`` is what messages call it. Duplicate keys, tags and aliases are refused.
+
+    ``example`` is a key with a value that such a document may have, for who wrote something else than a mapping.
+    """
     import yaml  # only nodes that are given a configuration file pay for it
 
     try:
@@ -67,7 +70,7 @@ def parse_config(content: bytes, name: str) -> tuple[Entry, ...]:
         return ()
     if not isinstance(root, yaml.MappingNode):
         raise ConfigFileError(
-            f"{name}:{_line(root.start_mark)}: is no mapping; write keys and values, such as poll: {{interval: 1s}}"
+            f"{name}:{_line(root.start_mark)}: is no mapping; write keys and values, such as {example}"
         )
     return tuple(_entries(root, name, ()))
 

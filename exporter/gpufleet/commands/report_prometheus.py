@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import math
+import socket
 import ssl
 import time
 from collections.abc import Callable, Sequence
@@ -176,6 +177,10 @@ class Prometheus:
             return f"no connection within {min(_CONNECT_SECONDS, self._timeout):g} s"
         if isinstance(error, requests.Timeout):
             return f"no answer within {self._timeout:g} s"
+        if isinstance(root, ConnectionRefusedError):
+            return "nobody listens there; check host and port of --prometheus.url, and whether it runs"
+        if isinstance(root, socket.gaierror):
+            return "the host is not known; check --prometheus.url"
         if isinstance(root, OSError) and root.strerror:
             return root.strerror
         return _printable(f"{type(root).__name__}: {root}")

@@ -128,9 +128,10 @@ def _gpus(keys: Keys) -> Decimal:
     value = keys.values.get("gpus")
     if value is None:
         raise keys.wrong("gpus", "is not set", "write how many GPUs one instance has, such as gpus: 8")
-    count = _number(value, "gpus")
+    text = _text(value, "gpus")
+    count = Decimal(text) if _NUMBER.fullmatch(text) else Decimal(-1)
     if count < 1 or count > 64 or count != count.to_integral_value():
-        raise value.wrong("gpus", f"{count} is no number of GPUs of one machine", "write one from 1 to 64")
+        raise value.wrong("gpus", f"{text} is no number of GPUs of one machine", "write one from 1 to 64")
     return count.to_integral_value()
 
 

@@ -98,7 +98,9 @@ class Rule:
         if not self.capacity_type or capacity_type in self.capacity_type:
             return None
         if capacity_type is None:
-            return "capacity_type: it is not known here; set --node.label gpufleet.io/capacity-type=on_demand"
+            wanted = self.capacity_type[0]
+            set_it = f"set --node.label=gpufleet.io/capacity-type={wanted} if it is that"
+            return f"capacity_type: it is not known here; {set_it}"
         return f"capacity_type: it is {capacity_type}, not {' or '.join(self.capacity_type)}"
 
     def _differs_in_labels(self, labels: Mapping[str, str]) -> str | None:

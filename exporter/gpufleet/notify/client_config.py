@@ -71,7 +71,7 @@ def parse_client_config(content: bytes, path: Path) -> ClientConfig:
         ClientConfigError: anything that is not understood or contradictory.
     """
     try:
-        entries = parse_config(content, str(path))
+        entries = parse_config(content, str(path), "basic_auth: {username: gpufleet, password_file: password}")
         top = section(entries, (), [name for (name,) in (_TLS, _BASIC, _AUTHORIZATION)])
         refuse_nested(entries, _SECTIONS)
         tls = section(entries, _TLS, _TLS_KEYS)

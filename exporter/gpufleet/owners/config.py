@@ -60,7 +60,7 @@ def read_owners_config(file: Path) -> OwnersConfig:
 def parse_owners_config(content: bytes, name: str) -> OwnersConfig:
     """The same of a file's content, which messages call ``name``."""
     try:
-        entries = parse_config(content, name)
+        entries = parse_config(content, name, "labels: [example.com/team]")
     except ConfigFileError as error:
         raise OwnersConfigError(str(error)) from error
     labels: tuple[str, ...] = ()

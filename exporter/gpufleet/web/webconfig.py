@@ -77,7 +77,7 @@ def parse_web_config(content: bytes, path: Path) -> WebConfig:
         WebConfigError: anything that is not understood, contradictory or not possible here.
     """
     try:
-        entries = parse_config(content, str(path))
+        entries = parse_config(content, str(path), "tls_server_config: {cert_file: tls.crt, key_file: tls.key}")
         section(entries, (), _TOP_KEYS)
         refuse_nested(entries, _SECTIONS)
         tls, notes = tls_settings(section(entries, _TLS, TLS_KEYS), path.parent)

@@ -106,6 +106,21 @@ def test_an_answer_without_end_is_not_read_to_its_end(
     assert "more than 1 MB" in err
 
 
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("http://127.0.0.1:1", "nobody listens there; check host and port of --prometheus.url"),
+        ("http://prometheus.invalid:9090", "the host is not known; check --prometheus.url"),
+    ],
+)
+def test_a_server_that_is_not_there_is_told_with_the_flag(
+    url: str, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The operating system's words alone name neither file nor flag."""
+    assert main(["report", f"--prometheus.url={url}"]) == 2
+    assert said in capsys.readouterr().err
+
+
 def test_a_silent_server_is_not_waited_for_longer_than_told(capsys: pytest.CaptureFixture[str]) -> None:
     """The time-out is the command's."""
 

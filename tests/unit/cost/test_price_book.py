@@ -80,6 +80,7 @@ def test_prices_are_exact_decimals(rule: str, price: str) -> None:
         ("currency: USD\nrules: [{instance_per_hour: 1}]", "gpus: is not set; write how many GPUs"),
         ("currency: USD\nrules: [{instance_per_hour: 1, gpus: 0}]", "gpus: 0 is no number of GPUs"),
         ("currency: USD\nrules: [{instance_per_hour: 1, gpus: 2.5}]", "gpus: 2.5 is no number of GPUs"),
+        ("currency: USD\nrules: [{instance_per_hour: 1, gpus: -3}]", "gpus: -3 is no number of GPUs"),
         ("currency: USD\nrules: [{owned: 30000}]", "owned: is no mapping"),
         ("currency: USD\nrules: [{owned: {purchase_price: 1}}]", "amortization: is not set"),
         ("currency: USD\nrules: [{owned: {purchase_price: 1, amortization: 4}}]", "'4' is no such time; write years"),

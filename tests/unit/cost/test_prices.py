@@ -67,7 +67,7 @@ def test_facts_that_nobody_knows_match_nothing() -> None:
     unknown = replace(H100, node=NodeFacts("n"))
 
     (tried,) = book("capacity_type: spot").explain(unknown, 0.0)
-    assert "--node.label gpufleet.io/capacity-type" in (tried.mismatch or "")
+    assert "set --node.label=gpufleet.io/capacity-type=spot if it is that" in (tried.mismatch or "")
     assert book("instance_type: '*'").price(unknown, 0.0) is None
 
 

@@ -84,7 +84,7 @@ def test_a_file_that_says_nothing_changes_nothing(content: str) -> None:
         ("labels:\n  team: x", "owners.yaml:2: labels.team: is not known"),
         ("labels: [a]\nlabels: [b]", "owners.yaml:2: labels: is there twice"),
         ("labels: [", "owners.yaml:"),
-        ("- a", "owners.yaml:1: is no mapping"),
+        ("- a", "owners.yaml:1: is no mapping; write keys and values, such as labels: [example.com/team]"),
     ],
 )
 def test_what_is_refused(content: str, message: str) -> None:
