@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from zlib import crc32
 
 from gpufleet.simulate import sglang, vllm
 from gpufleet.simulate.gpu import noise
 from gpufleet.simulate.health import FOR_EVER, Window
+from gpufleet.simulate.replica import MOST_AT_ONCE, Replica
 from gpufleet.simulate.requests import NONE, Demand, Lots, between, together
 from gpufleet.simulate.scenario import Overload, Run
 from gpufleet.simulate.scenario_checks import kinds_of
@@ -17,31 +17,9 @@ from gpufleet.simulate.staging import OUT, Stage
 SERVERS = ("vllm", "sglang")
 _REQUESTS_PER_SECOND = {"vllm": 6.0, "sglang": 5.0}
 """Of a replica at full load."""
-_MOST_AT_ONCE = 64
-"""Requests that a replica's cache has room for."""
 _MOST_WAITING = 400
 # Seconds that a request takes, calm and busy.
 _CALM_SECONDS, _BUSY_SECONDS = 4.0, 8.0
-
-
-@dataclass(frozen=True, slots=True)
-class Replica:
-    """One replica at one moment."""
-
-    model: str
-    number: int
-    """Among the replicas of its server."""
-    lots: Lots
-    """Requests since its process began: after a loss of its GPU a replica counts from zero."""
-    running: int
-    waiting: int
-    per_second: float
-    """Requests that it answers."""
-
-    @property
-    def cache_usage(self) -> float:
-        """Share of the KV cache that is in use."""
-        return round(min(0.99, self.running / _MOST_AT_ONCE), 4)
 
 
 class NodeServer:
@@ -128,7 +106,7 @@ class _Serving:
         seconds = _CALM_SECONDS + (_BUSY_SECONDS - _CALM_SECONDS) * min(1.0, load)
         # A few more or less from scrape to scrape.
         wobble = (noise(self._seed, moment) & 0xFF) / 0xFF - 0.5
-        running = min(_MOST_AT_ONCE, max(0, round(per_second * seconds + 3 * wobble)))
+        running = min(MOST_AT_ONCE, max(0, round(per_second * seconds + 3 * wobble)))
         waiting = 0
         if load > 1:
             waiting = min(_MOST_WAITING, round((load - 1) * per_second * min(overload, 60_000) / 1000))

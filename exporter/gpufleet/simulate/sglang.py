@@ -7,14 +7,11 @@ where a replica begins anew, and what it counts has no rank.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
 from gpufleet.metrics.labels import pairs
+from gpufleet.simulate.replica import Replica
 from gpufleet.simulate.requests import EVERY, Lots, Spread, Spreads, observed, share_of
 from gpufleet.simulate.told import Told
-
-if TYPE_CHECKING:
-    from gpufleet.simulate.serving import Replica
 
 _TTFT_BOUNDS = (
     *(0.1, 0.2, 0.4, 0.6, 0.8, 1.0, 2.0, 4.0, 6.0, 8.0),

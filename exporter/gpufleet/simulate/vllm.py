@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
 from gpufleet.metrics.labels import pairs
+from gpufleet.simulate.replica import Replica
 from gpufleet.simulate.requests import EVERY, Lots, Spread, Spreads, observed, share_of
 from gpufleet.simulate.told import Told
-
-if TYPE_CHECKING:
-    from gpufleet.simulate.serving import Replica
 
 _TTFT_BOUNDS = (
     *(0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75),
