@@ -26,13 +26,15 @@ function(config)
     else if std.length(extra) == 0 then '(' + std.join('\nor\n', exprs) + ')'
     else '(' + std.join('\nor on (' + promql.level(key) + ')\n', exprs) + ')';
 
-  local read(kind, word, matchers, form) =
+  // `condition`, as '> 0', is put inside where one source has the word: what is filtered first needs no aggregation, and
+  // of a fleet's GPUs next to none are left. Of several sources the first one counts, whether it meets it or not.
+  local read(kind, word, matchers, form, condition='') =
     local known = words[kind];
     assert std.objectHas(known, word) : fill('mixin/lib/words.libsonnet has no word %s for a %s', [word, kind]);
     local extra = std.get(known[word], 'labels', []);
     local key = if kind == 'slice' then ['uuid', 'mig_uuid'] else ['uuid'];
-    local exprs = [
-      promql.max(key + extra, sources[i].rename(expr, kind == 'slice'))
+    local made(tail) = [
+      promql.max(key + extra, sources[i].rename(expr + tail, kind == 'slice'))
       for i in std.range(0, std.length(sources) - 1)
       if std.objectHas(tablesOf(kind)[i], word)
       for found in [tablesOf(kind)[i][word]]
@@ -44,7 +46,10 @@ function(config)
       ]
       if expr != null
     ];
-    preferred(exprs, extra, key);
+    local exprs = made('');
+    if condition == '' || std.length(exprs) == 0 then preferred(exprs, extra, key)
+    else if std.length(exprs) == 1 then made(' ' + condition)[0]
+    else preferred(exprs, extra, key) + ' ' + condition;
 
   local forms = {
     now(entry, select):
@@ -69,15 +74,17 @@ function(config)
     // Whether a configured source has it.
     has(word):: std.length([table for table in tablesOf(kind) if std.objectHas(table, word)]) > 0,
     // The present value; of what is only counted, the rate over the configured window.
-    now(word, matchers=[]):: read(kind, word, matchers, forms.now),
+    now(word, matchers=[], condition=''):: read(kind, word, matchers, forms.now, condition),
     // The same for a panel, whose windows follow its step.
     panel(word, matchers=[]):: read(kind, word, matchers, forms.panel),
     // The mean over a window: exact where the source integrates, the mean of samples where it does not.
-    mean(word, window=config.rateInterval, matchers=[]):: read(kind, word, matchers, forms.mean(window)),
+    mean(word, window=config.rateInterval, matchers=[], condition='')::
+      read(kind, word, matchers, forms.mean(window), condition),
     // The highest sample in a window.
     high(word, window, matchers=[]):: read(kind, word, matchers, forms.high(window)),
     // How much a counter of errors has risen in a window. Not for time or money: promql.increment is.
-    events(word, window, matchers=[]):: read(kind, word, matchers, forms.events(window)),
+    events(word, window, matchers=[], condition='')::
+      read(kind, word, matchers, forms.events(window), condition),
     // A counter as it stands.
     total(word, matchers=[]):: read(kind, word, matchers, forms.total),
     // The same, as it stood so long ago.

@@ -14,29 +14,35 @@ function(lib)
   local has(words, expr) = if std.length([w for w in words if !gpu.has(w)]) > 0 then null else expr;
 
   // 1 where one of the states is the present one.
-  local flagged(word, matchers) = if !gpu.has(word) then null else promql.max(['uuid'], gpu.now(word, matchers)) + ' == 1';
-  local flag(word) = if !gpu.has(word) then null else gpu.now(word) + ' == 1';
+  local flagged(word, matchers) =
+    if !gpu.has(word) then null else promql.max(['uuid'], gpu.now(word, matchers, '== 1'));
+  local flag(word) = if !gpu.has(word) then null else gpu.now(word, condition='== 1');
+  local above(word, limit) = if !gpu.has(word) then null else gpu.mean(word, condition=fill('> %s', limit));
   local reboot = 'action=~"node_reboot|system_reboot|bus_reset"';
+  local busy = 'run_gpu:gpu_busy:ratio_rate5m';
   // While MIG is on the driver does not say whether the GPU is busy; its slices may.
-  local busy = promql.max(['uuid'], fill('run_gpu:gpu_busy:ratio_rate5m%s', (
-    if lib.vocabulary.slice.has('sm_active') then ' or run_gpu:gpu_sm_active:ratio_rate5m{mig_uuid!=""}' else ''
-  )));
-  local above(word, limit) = if !gpu.has(word) then null else fill('%s > %s', [gpu.mean(word), limit]);
-  local whenBusy(expr) = if expr == null || !gpu.has('busy') then expr
-  else fill('%s\nand on (%s)\n%s > %s', [expr, level, busy, thresholds.busy]);
+  local whenBusy(expr) = if expr == null || !gpu.has('busy') then expr else fill('%s\nand on (%s)\n%s', [
+    expr,
+    level,
+    (
+      if lib.vocabulary.slice.has('sm_active')
+      then fill('(%s > %s or run_gpu:gpu_sm_active:ratio_rate5m{mig_uuid!=""} > %s)', [busy, thresholds.busy, thresholds.busy])
+      else fill('%s > %s', [busy, thresholds.busy])
+    ),
+  ]);
   local unlessIdle(expr) = if expr == null || !gpu.has('busy') then expr
   else fill('%s\nunless on (%s)\n%s <= %s', [expr, level, busy, thresholds.busy]);
   local byModel(expr) = promql.join(fill('(%s)', lib.vocabulary.models), expr);
-  local down = if !gpu.has('nvlink_inactive') then null else byModel(gpu.now('nvlink_inactive'));
+  local down(condition='') =
+    if !gpu.has('nvlink_inactive') then null else byModel(gpu.now('nvlink_inactive', condition=condition));
   // A difference of two samples: an increase over an hour would read all of them, of every GPU.
   local retries = ['error=~"recovery|recovery_total|replay"'];
-  local recoveries = if !gpu.has('nvlink_errors') then null else fill('%s\n-\n%s', [
-    promql.sum(['uuid'], gpu.total('nvlink_errors', retries)),
-    promql.sum(['uuid'], gpu.before('nvlink_errors', '1h', retries)),
-  ]);
-  local many = if recoveries == null then null else fill('(%s)', byModel(
-    fill('(%s) > %s', [recoveries, thresholds.nvlinkErrorsPerHour])
-  ));
+  local recoveries(condition='') =
+    if !gpu.has('nvlink_errors') then null else promql.sum(['uuid'], fill('%s\n-\n%s%s', [
+      gpu.total('nvlink_errors', retries),
+      gpu.before('nvlink_errors', '1h', retries),
+      condition,
+    ]));
 
   // gpufleet folds Xids into incidents: only of GPUs that it does not see. dcgm-exporter begins to count at the first
   // one, which increase() does not see: so what is there for the first time counts, too, on a GPU that was there.
@@ -62,16 +68,16 @@ function(lib)
       problem('lost', flagged('state', ['state=~"lost|gone"'])),
       problem('reboot_required', flagged('recovery_action', [reboot])),
       problem('reset_required', (
-        // Only one of the eight members is read: `none` is 0 where there is something to do.
-        if !gpu.has('recovery_action') then null else fill('1 - (%s == 0)\nunless on (%s)\n(%s)', [
-          promql.max(['uuid'], gpu.now('recovery_action', ['action="none"'])),
+        // Only one of the members is read: `none` is 0 where there is something to do.
+        if !gpu.has('recovery_action') then null else fill('1 - %s\nunless on (%s)\n%s', [
+          promql.max(['uuid'], gpu.now('recovery_action', ['action="none"'], '== 0')),
           level,
-          flagged('recovery_action', [reboot]),
+          'gpu:problem:max{problem="reboot_required"}',
         ])
       )),
       problem('ecc_uncorrectable', (
         if !gpu.has('ecc_uncorrectable') then null
-        else promql.sum(['uuid'], gpu.events('ecc_uncorrectable', config.rateInterval)) + ' > 0'
+        else promql.sum(['uuid'], gpu.events('ecc_uncorrectable', config.rateInterval, condition='> 0'))
       )),
       problem('remap_failure', flag('remap_failure')),
       problem('remap_pending', flag('remap_pending')),
@@ -102,17 +108,18 @@ function(lib)
     lib.rules.group('gpufleet-links', [
       // More links down than on the best of its model in the cluster: boards of some models have links that are never
       // connected. A link that sleeps is not down.
-      problem('nvlink_down', if down == null then null else promql.max(['uuid'], promql.join(
-        fill('(%s)', down), promql.min(['model'], down), ['model'], '>'
+      problem('nvlink_down', if down() == null then null else promql.max(['uuid'], promql.join(
+        fill('(%s)', down('> 0')), promql.min(['model'], down()), ['model'], '>'
       ))),
       // What most of a model do is no GPU's trouble; of a handful nobody can say what most do.
-      record('model:nvlink_recoveries:median1h', if recoveries == null then null else fill('%s\nand\n%s >= 8', [
-        promql.quantile(0.5, ['model'], byModel(recoveries)),
-        promql.count(['model'], byModel(recoveries)),
+      record('model:nvlink_recoveries:median1h', if recoveries() == null then null else fill('%s\nand\nmodel:gpus:count >= 8', [
+        promql.quantile(0.5, ['model'], byModel(recoveries())),
       ])),
-      problem('nvlink_errors', if many == null then null else promql.max(['uuid'], fill('%s\nunless\n%s', [
-        many,
-        promql.join(many, fill('%s * model:nvlink_recoveries:median1h', thresholds.nvlinkErrorsOverMedian), ['model'], '<='),
-      ]))),
+      problem('nvlink_errors', if recoveries() == null then null else promql.max(['uuid'], promql.join(
+        fill('(%s)', byModel(fill('(%s) > %s', [recoveries(' > 0'), thresholds.nvlinkErrorsPerHour]))),
+        fill('%s * model:nvlink_recoveries:median1h or 0 * model:gpus:count', [thresholds.nvlinkErrorsOverMedian]),
+        ['model'],
+        '>',
+      ))),
     ], interval='5m'),
   ]

@@ -16,8 +16,13 @@ function(lib)
   );
   local banks(availability) =
     if !gpu.has('remap_banks') then null
-    else promql.max(['uuid'], gpu.now('remap_banks', [fill('availability="%s"', availability)])) + ' > 0';
-  local corrected = if !gpu.has('ecc_correctable') then null else promql.sum(['uuid'], gpu.total('ecc_correctable'));
+    else promql.max(['uuid'], gpu.now('remap_banks', [fill('availability="%s"', availability)], '> 0'));
+  // A day's difference of two samples: an increase over a day would read all of them. What has begun anew in between
+  // is below nothing, and left out.
+  local corrected = if !gpu.has('ecc_correctable') then null else promql.sum(['uuid'], fill('%s\n-\n%s > 0', [
+    gpu.total('ecc_correctable'),
+    gpu.before('ecc_correctable', '1d'),
+  ]));
 
   [
     lib.rules.group('gpufleet-risk', [
@@ -32,12 +37,11 @@ function(lib)
             promql.level(run),
           ])),
           promql.level(['uuid']),
-          promql.max(['uuid'], 'run_gpu:gpu_busy:ratio_rate5m') + fill(' <= %s', thresholds.busy),
+          fill('run_gpu:gpu_busy:ratio_rate5m <= %s', thresholds.busy),
         ])
       ), { problem: 'slower_than_peers' }),
-      // A day's difference of two samples: an increase over a day would read all of them.
       part('corrected_errors', 1, if corrected == null then null else fill('%s > %s', [
-        fill('%s\n-\n%s', [corrected, promql.sum(['uuid'], gpu.before('ecc_correctable', '1d'))]),
+        corrected,
         thresholds.correctedErrorsPerDay,
       ])),
       part('few_spare_rows', 1, banks('low')),

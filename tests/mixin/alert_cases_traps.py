@@ -195,21 +195,6 @@ CASES = [
     ),
     Case(
         "GpuAtRisk",
-        "corrected errors of a day, beside few spare rows; not those of the past",
-        {
-            **there(),
-            **there(1),
-            **of_gpu(
-                {'gpu_ecc_errors_total{type="correctable",location="dram"}': rises(0.2, 1700), SPARE_LOW: "1x1700"}
-            ),
-            **of_gpu({'gpu_ecc_errors_total{type="correctable",location="dram"}': "5000x1700", SPARE_LOW: "1x1700"}, 1),
-        }
-        | {name: "1x1700" for place in range(2) for name in there(place)},
-        "1600m",
-        [ONE],
-    ),
-    Case(
-        "GpuAtRisk",
         "slower than its run's others for hours, and few spare rows",
         together(
             {

@@ -11,7 +11,7 @@ from tests.conftest import ROOT
 from tests.promtool import Promtool
 
 CASES = ROOT / "tests" / "mixin" / "cases"
-SUBJECTS = ("owners", "stragglers", "capacity", "slices", "inference", "network", "training", "health", "texts")
+SUBJECTS = ("owners", "stragglers", "capacity", "slices", "inference", "network", "training", "health", "risk", "texts")
 
 # Subject, group whose file is changed, what, and into what: the cases must notice each.
 MUTATIONS = {
@@ -79,6 +79,9 @@ MUTATIONS = {
     "lanes are not compared": ("health", "problems", r'kind="max"\}\)\n', 'kind="x"})\n'),
     "any recovery action is a reboot": ("health", "problems", r"node_reboot\|", "node_reboot|drain_and_reset|"),
     "parts of a risk are not told": ("health", "fleet", r"gpu:risk_part:score\{uuid=%q\}", "up{uuid=%q}"),
+    "a counter that began anew is a loss": ("risk", "risk", r" offset 1d\) > 0\)", " offset 1d))"),
+    "what was counted before it was seen is new": ("risk", "risk", r" offset 1d\)", " offset 1d) * 0"),
+    "incidents of nodes are a GPU's": ("risk", "risk", r',uuid!=\\"\\"', ""),
     "few spare rows do not count": ("health", "risk", r'availability=\\"low\\"', 'availability=\\"x\\"'),
     "a well GPU is a suspect": ("health", "problems", r"and on \(cluster, uuid\)\n\s*\(last_over", "or (last_over"),
     "the mean for the median": ("training", "training", r"histogram_quantile\(0\.5", "histogram_quantile(0.1"),
