@@ -3,13 +3,14 @@
 // A value is a text or a number; %s stands for either.
 local text(value) =
   if std.isString(value) then value
-  else if std.floor(value) == value then '' + value
+  else if value < 0 then '-' + text(-value)
   else
     // Six digits behind the point: as it stands, 0.07 would be 0.070000000000000007.
-    local whole = std.floor(value);
-    local digits = std.substr('' + std.floor((1 + value - whole) * 1e6 + 0.5), 1, 6);
+    local millionths = std.floor(value * 1e6 + 0.5);
+    local whole = std.floor(millionths / 1e6);
+    local digits = std.substr('' + (1e6 + millionths - 1e6 * whole), 1, 6);
     local strip(n) = if std.substr(digits, n - 1, 1) == '0' then strip(n - 1) else std.substr(digits, 0, n);
-    whole + '.' + strip(6);
+    if digits == '000000' then '' + whole else whole + '.' + strip(6);
 
 function(template, values)
   local all = if std.isArray(values) then values else [values];
