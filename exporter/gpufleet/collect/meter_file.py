@@ -40,6 +40,11 @@ _REMEDY = (
 )
 
 
+_SHARED = (
+    "another process keeps totals in the same file: of both, a restart finds one's; each needs its own --state.dir"
+)
+
+
 class MeterFile:
     """One file in the state directory; without a directory nothing is kept. ``keep`` by one thread."""
 
@@ -147,6 +152,9 @@ class MeterFile:
             return
         self._reason = None
         self._said.over("write", "totals are kept again", file=str(self._file))
+        if writer.is_shared:
+            # Once: in a rollout the old process and the new one are there together for a while, which is no fault.
+            self._said.failed("shared", _SHARED, str(self._file))
         now = self._monotonic()
         if now >= self._sync_at and not self._is_syncing:
             self._sync_at = now + SYNC_SECONDS
@@ -179,6 +187,8 @@ class _Writer:
 
     def __init__(self, file: Path, boot_id: str | None) -> None:
         self.sequence = 0
+        self.is_shared = False
+        """Whether somebody else has put a file in the place of this one."""
         self._file = file
         self._boot_id = boot_id
         self._descriptor: int | None = None
@@ -201,9 +211,11 @@ class _Writer:
             return True
         self._check_at = self.sequence + 60
         try:
-            return os.path.samestat(self._file.stat(), os.fstat(descriptor))
+            is_there = os.path.samestat(self._file.stat(), os.fstat(descriptor))
         except FileNotFoundError:
             return False
+        self.is_shared = self.is_shared or not is_there
+        return is_there
 
     def _replace(self, state: MeterState) -> None:
         content, layout = encode_file(state, self._boot_id, self.sequence)

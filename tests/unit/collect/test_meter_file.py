@@ -166,7 +166,9 @@ def test_a_directory_that_cannot_be_written_is_told_once_and_tried_again(
     assert decode_state_monotonic(place) == node.now
 
 
-def test_a_file_that_somebody_removed_is_written_anew(files: list[MeterFile], tmp_path: Path) -> None:
+def test_a_file_that_somebody_removed_is_written_anew(
+    files: list[MeterFile], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     """Within a minute of polls, though the old one is still open."""
     node, file = start(files, tmp_path)
 
@@ -179,6 +181,23 @@ def test_a_file_that_somebody_removed_is_written_anew(files: list[MeterFile], tm
     (tmp_path / NAME).unlink()
 
     until(is_there, "it is written again")
+    assert "--state.dir" not in caplog.text
+
+
+def test_two_that_keep_totals_in_one_directory_are_told_of(
+    files: list[MeterFile], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """They put their files in each other's place, and nothing else would show it."""
+    (first, one), (second, other) = start(files, tmp_path), start(files, tmp_path)
+
+    def is_told() -> bool:
+        for node, file in ((first, one), (second, other)):
+            node.poll([gpu()], owners(held()))
+            file.keep(node.meter)
+        return "each needs its own --state.dir" in caplog.text
+
+    until(is_told, "one of them says so")
+    until(lambda: (on_disk(tmp_path) or 0) > 0.0, "totals are kept all the same")
 
 
 def test_a_disk_that_hangs_holds_up_no_poll_and_is_told(
