@@ -63,6 +63,14 @@ def place(incident: Incident) -> str:
     return f"GPU{address}{of_node}" if address else f"Node {incident.node}".rstrip()
 
 
+def _to_do(incident: Incident) -> str:
+    """The action, and its remedy where that does not begin with the same words."""
+    action = _ACTIONS[incident.action]
+    if incident.remedy.casefold().startswith(action.casefold()):
+        return action[:1] + incident.remedy[1:]
+    return f"{action}. {incident.remedy}".rstrip()
+
+
 def explain(incident: Incident, when: str | None = None) -> str:
     """All facts about an incident, a line each. Text that came from outside is kept on its line.
 
@@ -73,7 +81,7 @@ def explain(incident: Incident, when: str | None = None) -> str:
         lines.append(f"  Board: {incident.uuid}")
     lines.append(f"  Whose fault: {_blame(incident)}")
     lines += [f"    {note}" for note in incident.notes]
-    lines.append(f"  What to do: {_ACTIONS[incident.action]}. {incident.remedy}".rstrip())
+    lines.append(f"  What to do: {_to_do(incident)}")
     lines.append(f"  {_consequences(incident)}")
     if incident.owner != NOBODY:
         owner = incident.owner

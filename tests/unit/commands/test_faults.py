@@ -51,6 +51,14 @@ def test_a_lost_gpu_is_explained_in_plain_words(tmp_path: Path, capsys: pytest.C
     assert line_of(out, "  What to do: ").startswith("  What to do: reboot the node. Drain the node")
 
 
+def test_what_to_do_is_said_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A remedy that begins with the action does not follow it."""
+    log = "[1160.9] NVRM: Xid (PCI:0000:4b:00): 31, pid=7, name=python3, Ch 00000008, intr 00000000. MMU Fault\n"
+
+    assert main([written(tmp_path, log)]) == 0
+    assert line_of(capsys.readouterr().out, "  What to do: ").startswith("  What to do: restart the job. Look for the")
+
+
 def line_of(out: str, start: str) -> str:
     """The line that starts so."""
     return next(line for line in out.splitlines() if line.startswith(start))
