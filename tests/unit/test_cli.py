@@ -124,6 +124,16 @@ def test_help_shows_every_option_with_its_default(capsys: pytest.CaptureFixture[
         assert option.default is None or f"(default {option.default})" in printed
 
 
+def test_the_demo_tells_its_own_defaults(capsys: pytest.CaptureFixture[str]) -> None:
+    """It keeps apart from a real exporter on the same host, and its help must not say otherwise."""
+    with pytest.raises(SystemExit):
+        main(["demo", "--help"])
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "--node.name NAME node of the scenario; default: its first" in printed
+    assert "/var/lib/gpufleet" not in printed
+    assert "/run/gpufleet" not in printed
+
+
 def test_help_imports_no_command() -> None:
     """Asking for help costs neither the driver's bindings nor a YAML parser."""
     loaded = subprocess.run(

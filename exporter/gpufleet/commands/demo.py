@@ -37,8 +37,17 @@ _EXAMPLES = """\
       another node of the scenario: GPUs cut into MIG slices
   gpufleet demo --scenario.speed=20 --web.listen-address=127.0.0.1:9999"""
 
-_OPTIONS = selected(
-    "config.file", "node.name", "web", "poll", "metrics", "quiesce", "control", "state", "prices", "cost", "log"
+_HELP = {
+    "node.name": "node of the scenario; default: its first",
+    "state.dir": "what must outlive a restart is kept here; default: a directory that goes with the demo",
+    "control.socket": "socket of `gpufleet quiesce`; default: one in that directory, which is printed",
+}
+"""Of options whose defaults are the demo's own: a real exporter may run beside it."""
+_OPTIONS = tuple(
+    replace(option, help=_HELP[option.name], default=None) if option.name in _HELP else option
+    for option in selected(
+        "config.file", "node.name", "web", "poll", "metrics", "quiesce", "control", "state", "prices", "cost", "log"
+    )
 )
 
 
