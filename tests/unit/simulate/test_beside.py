@@ -290,8 +290,11 @@ def test_requests_never_become_fewer(overloads: list[tuple[int, int, float]], ti
 def test_a_fault_names_who_held_the_gpu() -> None:
     """As a real exporter does: the run that the lost GPU served."""
     story = Story()
+    pages = []
     for minutes in (14.0, 15.1, 16.0):
         story.at(minutes)
-        text = story.fleet.text(SERVE).decode()
-    (incident,) = [line for line in text.splitlines() if line.startswith("gpu_fault_active") and 'fault="79"' in line]
+        pages.append(story.fleet.text(SERVE).decode())
+    (incident,) = [
+        line for line in pages[-1].splitlines() if line.startswith("gpu_fault_active") and 'fault="79"' in line
+    ]
     assert 'project="products",run="search-answers",task="serve"' in incident
