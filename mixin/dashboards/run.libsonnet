@@ -1,4 +1,5 @@
-// One run, all its nodes on shared charts: is it fast, who holds it up, does it learn, what does it cost.
+// One run: is it healthy, busy and worth its money; which of its nodes do the others wait for; does it make progress.
+// Its nodes share charts, and a pod that is chosen shows its GPUs in them.
 local fill = import '../lib/fill.libsonnet';
 
 function(lib)
@@ -7,380 +8,521 @@ function(lib)
   local promql = lib.promql;
   local colors = lib.colors;
   local dashboards = lib.dashboards;
-  local variables = dashboards.variables;
   local gpu = lib.vocabulary.gpu;
   local here = [[config.clusterLabel, '=~', '$cluster']];
-  local of = here + ['run=~"$run"'];
-  local onNodes = of + ['node=~"$node"'];
-  local inPods = onNodes + ['workload_pod=~"$pod"'];
-  local recorded(name, matchers=of) = promql.metric(name, matchers, '');
-  local trained(name) = promql.metric('run:train_' + name, of, '');
-  local reported(name) = promql.metric(name, of, config.trainingSelector);
-  local anHour(expr) = fill('12 * (%s)', expr);
-  local inRange(series, matchers=of) = fill('sum(sum_over_time(%s[$__range]))', promql.metric(series, matchers, ''));
-  local toNode(value) = panels.dataLink('Open node', dashboards.url('node', { node: value }));
-  local podLinks = [
-    panels.dataLink('Only this pod', dashboards.url('run', { run: '${run}', pod: '${__field.labels.workload_pod}' })),
-    panels.dataLink('All pods', dashboards.url('run', { run: '${run}', pod: '$__all' })),
-    toNode('${__field.labels.node}'),
-  ];
+  local ofRun = here + ['run=~"$run"'];
+  local ofNodes = ofRun + ['node=~"$node"'];
+  local run(name, matchers=[]) = promql.metric(name, ofRun + matchers, '');
+  local ours = std.member(config.sources, 'gpufleet');
+  local podLevel = ['node', 'workload_pod'];
+  local incidents = fill('%s or (%s and on (%s) %s)', [
+    promql.metric('gpu_fault_active', ofRun),
+    promql.metric('gpu_fault_active', here),
+    promql.level(['uuid']),
+    promql.owners(ofRun),
+  ]);
+  local anHour(expr) = fill('12 * sum(%s)', expr);
+  local inAll(name) = fill('sum(sum_over_time(%s[$__range]))', run(name));
 
-  // Of a large run the ten nodes that matter, and the median of all: thousands of lines say nothing.
-  local shared(title, description, unit, name, pick, by, empty, opts={}) =
-    local each = promql.aggregate(by, ['node', 'workload_pod'], promql.metric('run_gpu:' + name, inPods, ''));
-    panels.timeseries(
-      title,
-      description + ' Of a run of many nodes the ten ' + (if pick == 'bottomk' then 'lowest' else 'highest')
-      + ' and the median. Click a line for its pod alone, again for all.',
-      unit,
-      [
-        panels.query(fill('%s(10, %s)', [pick, each]), '{{node}} {{workload_pod}}'),
-        panels.query(fill('quantile(0.5, %s)', each), 'median'),
-      ],
-      empty,
-      {
-        w: 12,
-        h: 8,
-        fill: 0,
-        dataLinks: podLinks,
-        overrides: [panels.override('median', {
-          color: panels.fixedColor(colors.neutral),
-          'custom.lineStyle': { fill: 'dash', dash: [8, 8] },
-        })],
-      } + opts,
-    );
-  local byGpu(title, description, unit, expr, empty, opts={}) = panels.timeseries(
-    title,
-    description,
-    unit,
-    [panels.query(
-      if expr == null then null else fill('topk(16, %s)', promql.max(['node', 'gpu', 'uuid'], promql.attributed(expr, inPods))),
-      '{{node}} GPU {{gpu}}',
-    )],
-    empty,
-    {
-      w: 8,
-      h: 7,
-      fill: 0,
-      dataLinks: [panels.dataLink('Open GPU', dashboards.url(
-        'gpu', { node: '${__field.labels.node}', gpu: '${__field.labels.uuid}' }
-      ))],
-    } + opts,
-  );
-  local ifTrained(panel) = if std.member(config.sources, 'gpufleet') then panel else null;
-  local training(title, description, unit, queries, empty, opts={}) = ifTrained(
-    panels.timeseries(title, description, unit, queries, empty, { w: 8, h: 7, fill: 0 } + opts)
-  );
-  local quiet = 'Nothing is reported: the training reporter is not switched on in this run.';
+  local lines = (import 'run_lines.libsonnet')(lib);
+  local toNode = panels.dataLink('Open node', dashboards.url('node', { node: '${__value.text}' }));
+
+  local stat(title, description, unit, expr, empty, opts={}) =
+    panels.stat(title, description, unit, [panels.query(expr, title)], empty, { w: 3, h: 3 } + opts);
+  local line(title, description, unit, queries, empty, opts={}) =
+    panels.timeseries(title, description, unit, queries, empty, { w: 8, h: 7, fill: 0 } + opts);
+  local activity = [[null, colors.grey], [0.05, colors.orange], [0.3, colors.yellow], [0.6, colors.green]];
+  local ratio = { min: 0, max: 1, decimals: 0 };
+  local silent = 'The run does not report its steps.';
+  local unpriced = 'No price book is configured.';
+  local since(name) = fill('time() - max(%s)', run(name));
+  local clocks = gpu.has('sm_clock_max');
+  local waits = promql.metric('node_run:waiting_in_collective:ratio', ofNodes, '');
+  local onNodes(series) = promql.metric(series, here + ['node=~"$node"'], '');
+  // What is known of nodes, of those where the run, or its chosen pod, has GPUs.
+  local ofPod(expr) = fill('(%s) and on (%s) %s', [
+    expr,
+    promql.level(['node']),
+    promql.owners(ofNodes + ['workload_pod=~"$pod"']),
+  ]);
 
   {
     'run.json': dashboards.dashboard(
       'run',
       'Run',
-      'One run, all its nodes on shared charts: is it fast, who holds it up, does it learn, what does it cost.',
-      [variables.oneRun, variables.nodeOfRun, variables.pod],
+      'Whether one run is healthy, busy and worth its money, and which of its nodes the others wait for.',
+      [
+        dashboards.variables.oneRun,
+        dashboards.variables.nodeOfRun,
+        dashboards.variables.pod,
+        {
+          type: 'custom',
+          name: 'lines',
+          label: 'Lines at most',
+          description: 'A run with more nodes is shown by its spread and by the nodes that stand out.',
+          query: '16,32,64',
+          current: { selected: true, text: '32', value: '32' },
+          options: [
+            { selected: number == '32', text: number, value: number }
+            for number in ['16', '32', '64']
+          ],
+          multi: false,
+          includeAll: false,
+          hide: 0,
+          skipUrlSync: false,
+        },
+      ],
       [
         {
-          title: 'Now',
+          title: 'Is it healthy, busy, worth it',
           panels: [
-            panels.stat(
+            stat(
               'GPUs',
-              'GPUs that the run holds, shares added up, and the nodes that they are on.',
+              'GPUs that the run holds, parts of shared ones added up.',
               'none',
-              [
-                panels.query(fill('sum(%s)', recorded('run:gpu_share:sum')), 'GPUs'),
-                panels.query(fill('sum(%s)', recorded('run:nodes:count')), 'nodes'),
-              ],
-              'The run holds nothing now.',
-              { w: 4, decimals: 0 },
+              fill('sum(%s)', run('run:gpu_share:sum')),
+              'The run holds no GPU now.',
+              { decimals: 0 },
             ),
-            panels.stat(
+            stat(
               'SM active',
-              'Part of the time in which a multiprocessor had work, the mean of its GPUs.',
+              'Part of the time in which a multiprocessor had work, over all GPUs of the run.',
               'percentunit',
-              [panels.query(fill('avg(%s)', recorded('run:gpu_sm_active:ratio_rate5m')), 'SM active')],
+              fill('avg(%s)', run('run:gpu_sm_active:ratio_rate5m')),
               'No source reports SM activity.',
-              { w: 4, min: 0, max: 1, decimals: 0, graph: true },
+              ratio { thresholds: activity },
             ),
-            panels.stat(
+            stat(
               'Tensor active',
-              'Part of the cycles in which tensor cores were active: what a training run is for.',
+              'Part of the cycles in which tensor cores were active, over all GPUs of the run.',
               'percentunit',
-              [panels.query(fill('avg(%s)', recorded('run:gpu_tensor_active:ratio_rate5m')), 'tensor')],
-              'No source reports tensor cores.',
-              { w: 4, min: 0, max: 1, decimals: 0, graph: true },
+              if gpu.has('tensor_active') then fill('avg(%s)', run('run:gpu_tensor_active:ratio_rate5m')),
+              'No source reports the activity of tensor cores.',
+              ratio { thresholds: [[null, colors.neutral]] },
             ),
-            panels.stat(
-              'Nodes that hold it up',
-              'Nodes whose clock is below the median of the run by more than its spread and the floor allow.',
+            stat(
+              'Waiting',
+              'Part of the GPUs that run kernels and compute nothing: they wait for others of the run.',
+              'percentunit',
+              if gpu.has('sm_active') then fill('avg(%s)', run('run:waiting_in_collective:ratio')),
+              'No source reports SM activity.',
+              ratio { thresholds: [[null, colors.good], [0.1, colors.attention], [0.3, colors.bad]] },
+            ),
+            stat(
+              'Stragglers',
+              'Nodes that are slower than the spread of the run and the floor allow.',
               'none',
-              [panels.query(
-                fill('count(%s > 0) or 0 * count(%s)', [
-                  recorded('node_run:straggler_deficit:ratio'),
-                  recorded('run:nodes:count'),
-                ]), 'stragglers'
-              )],
-              'The run is not there.',
-              { w: 4, decimals: 0, thresholds: [[null, colors.good], [1, colors.bad]], colorMode: 'background' },
+              if clocks then fill('sum(%s > bool 0)', run('node_run:straggler_deficit:ratio')),
+              'Only of three nodes or more.',
+              { decimals: 0, thresholds: [[null, colors.good], [1, colors.bad]] },
             ),
-            ifTrained(panels.stat(
-              'Last step',
-              'Time since a step of the run ended, beside what its steps usually take.',
-              's',
-              [
-                panels.query(fill('time() - max(%s)', trained('last_step_timestamp_seconds:max')), 'ago'),
-                panels.query(fill('max(%s)', trained('step_duration_seconds:median15m')), 'a step takes'),
-              ],
-              quiet,
-              {
-                w: 4,
-                thresholds: [[null, colors.good], [120, colors.attention], [config.thresholds.stalledSeconds, colors.bad]],
-              },
-            )),
-            panels.stat(
-              'Cost an hour, and unused',
-              'Price of what the run holds, and what of it was not used, of the last five minutes as an hour of it.',
+            stat(
+              'Open incidents',
+              'Incidents that are not closed on GPUs that the run has, or had when they happened.',
+              'none',
+              if ours then fill('count(%s) or vector(0)', incidents),
+              'No gpufleet is scraped.',
+              { decimals: 0, thresholds: [[null, colors.good], [1, colors.bad]] },
+            ),
+            stat(
+              'Cost an hour',
+              'Price of the GPUs that the run holds, of the last five minutes, as an hour of it.',
               config.currencyUnit,
-              [
-                panels.query(anHour(fill('sum(%s)', recorded('run:gpu_cost:increase5m'))), 'cost'),
-                panels.query(anHour(fill('sum(%s)', recorded('run:gpu_unused_cost:increase5m'))), 'unused'),
-              ],
-              'No price book is configured.',
-              { w: 4, decimals: 0 },
+              anHour(run('run:gpu_cost:increase5m')),
+              unpriced,
+              { decimals: 2 },
+            ),
+            stat(
+              'Unused an hour',
+              'The part of it that was paid for and not used.',
+              config.currencyUnit,
+              anHour(run('run:gpu_unused_cost:increase5m')),
+              unpriced,
+              { decimals: 2, thresholds: [[null, colors.unused]] },
+            ),
+            stat(
+              'Step',
+              'Median duration of an optimizer step over a quarter of an hour.',
+              's',
+              if ours then fill('max(%s)', run('run:train_step_duration_seconds:median15m')),
+              silent,
+              { decimals: 2 },
+            ),
+            stat(
+              'Last step',
+              'Time since any rank has finished a step.',
+              's',
+              if ours then since('run:train_last_step_timestamp_seconds:max'),
+              silent,
+              {
+                decimals: 0,
+                thresholds: [[null, colors.good], [60, colors.attention], [config.thresholds.stalledSeconds, colors.bad]],
+              },
+            ),
+            stat(
+              'Tokens a second',
+              'Tokens that all ranks train on.',
+              'short',
+              if ours then fill('sum(%s)', run('run:train_tokens:rate5m')),
+              'The run does not report tokens.',
+              { decimals: 0 },
+            ),
+            stat(
+              'Loss',
+              'Mean of the ranks, as last reported.',
+              'none',
+              if ours then fill('avg(%s)', run('run:train_loss:avg')),
+              'The run does not report its loss.',
+              { decimals: 3 },
+            ),
+            stat(
+              'Checkpoint age',
+              'Age of the last good checkpoint: what would be lost if the run broke now.',
+              's',
+              if ours then since('run:train_last_checkpoint_timestamp_seconds:max'),
+              'The run has reported no checkpoint.',
+              { decimals: 0, thresholds: [[null, colors.good], [config.thresholds.checkpointSeconds, colors.bad]] },
+            ),
+            stat(
+              'Started again',
+              'Times that the processes of the run were started again in the shown time.',
+              'none',
+              if ours then fill('max(increase(%s[$__range]))', promql.metric(
+                'train_restarts_total', ofRun, config.trainingSelector
+              )),
+              silent,
+              { decimals: 0, thresholds: [[null, colors.good], [1, colors.attention]] },
+            ),
+            stat(
+              'Cost',
+              'Price of the GPU time that the run held in the shown time.',
+              config.currencyUnit,
+              inAll('run:gpu_cost:increase5m'),
+              unpriced,
+              { decimals: 2 },
+            ),
+            stat(
+              'Unused',
+              'The part of it that was paid for and not used, in the shown time.',
+              config.currencyUnit,
+              inAll('run:gpu_unused_cost:increase5m'),
+              unpriced,
+              { decimals: 2, thresholds: [[null, colors.unused]] },
             ),
           ],
         },
         {
-          title: 'All its nodes',
+          title: 'What needs someone',
           panels: [
-            shared(
-              'SM clock over the highest',
-              'Slowest GPU of each node. A node below the others holds them up; they then show the highest clock.',
+            panels.table(
+              'Nodes, the slowest first',
+              'A straggler is slower than the spread of the run and the floor allow, and the others wait for it: the node that '
+              + 'waits least. Below the median: of the clock of its slowest GPU, over its highest clock.',
+              [
+                panels.row(if clocks then promql.max(
+                  ['node'], fill('%s > bool 0', promql.metric('node_run:straggler_deficit:ratio', ofNodes, ''))
+                )),
+                panels.row(if clocks then promql.max(['node'], fill('1 - (%s)', promql.join(
+                  promql.metric('node_run:sm_clock:ratio_min5m', ofNodes, ''),
+                  run('run:sm_clock:ratio_median5m'),
+                  config.runLabels,
+                  '/',
+                )))),
+                panels.row(promql.max(['node'], promql.metric('node_run:throttled:ratio_max5m', ofNodes, ''))),
+                panels.row(promql.max(['node'], promql.metric('node_run:gpu_temperature_celsius:max', ofNodes, ''))),
+                panels.row(if gpu.has('sm_active') then promql.max(['node'], waits)),
+              ],
+              [
+                { field: 'node', name: 'Node', link: toNode },
+                {
+                  field: 'Value #A',
+                  name: 'Straggler',
+                  width: 90,
+                  cell: panels.cells.text,
+                  color: { mode: 'thresholds' },
+                  mappings: panels.mapValues({
+                    '0': { text: 'no', color: colors.good },
+                    '1': { text: 'yes', color: colors.bad },
+                  }),
+                  empty: 'too few',
+                },
+                { field: 'Value #B', name: 'Below median', unit: 'percentunit', decimals: 0, width: 130, empty: '–' },
+                {
+                  field: 'Value #C',
+                  name: 'Held back',
+                  unit: 'percentunit',
+                  decimals: 0,
+                  width: 90,
+                  cell: panels.cells.text,
+                  color: { mode: 'thresholds' },
+                  thresholds: [[null, colors.neutral], [config.thresholds.stragglerThrottled, colors.bad]],
+                  empty: '–',
+                },
+                { field: 'Value #D', name: 'Hottest', unit: 'celsius', decimals: 0, width: 80, empty: '–' },
+                { field: 'Value #E', name: 'Waiting', unit: 'percentunit', decimals: 0, width: 80, empty: '–' },
+              ],
+              'The run holds no GPU now.',
+              { w: 10, h: 6, sortBy: 'Below median' },
+            ),
+            panels.table(
+              'Open incidents',
+              'Incidents that are not closed on GPUs that the run has, or had when they happened, and what to do.',
+              [panels.row(if ours then incidents)],
+              [
+                { field: 'node', name: 'Node', link: toNode, width: 110 },
+                { field: 'gpu', name: 'GPU', width: 50 },
+                { field: 'fault', name: 'Fault', width: 100 },
+                { field: 'action', name: 'Do', width: 110 },
+                { field: 'run', name: 'Had it', width: 80 },
+              ],
+              'No incident is open on GPUs of this run.',
+              { w: 7, h: 6 },
+            ),
+            panels.table(
+              'Who owns it',
+              'Whose run it is: who is told of a fault of its own, and of money that it does not use.',
+              [panels.row(if ours then promql.sum(
+                ['project', 'task', 'workload_user', 'workload_namespace'],
+                promql.join('(' + promql.max(
+                  ['uuid', 'mig_uuid', 'workload_user', 'workload_namespace'] + config.runLabels,
+                  promql.metric('gpu_owner_info', ofRun),
+                ) + ')', promql.owners(ofRun), ['uuid', 'mig_uuid'] + config.runLabels),
+              ) else promql.sum(['project', 'task', 'workload_namespace'], promql.owners(ofRun)))],
+              [
+                {
+                  field: 'project',
+                  name: 'Project',
+                  width: 110,
+                  link: panels.dataLink('Open cost', dashboards.url('cost', { project: '${__value.text}', run: '$run' })),
+                },
+                { field: 'task', name: 'Task', width: 90 },
+                { field: 'workload_user', name: 'User', width: 80 },
+                { field: 'workload_namespace', name: 'Namespace', width: 160 },
+              ],
+              'The run holds no GPU now.',
+              { w: 7, h: 6 },
+            ),
+          ],
+        },
+        {
+          title: 'Its nodes side by side, or the GPUs of the chosen pod',
+          panels: [
+            if clocks then lines.recorded(
+              'SM clock',
+              'Clock of the slowest GPU over its highest clock, means of five minutes. A line below the others makes the run wait.',
               'percentunit',
-              'sm_clock:ratio_avg5m',
-              'bottomk',
-              'min',
-              'No source reports clocks and the highest clock.',
+              'node_run:sm_clock:ratio_min5m',
+              'run_gpu:sm_clock:ratio_avg5m',
+              'No source reports clocks.',
               { max: 1 },
             ),
-            shared(
+            if gpu.has('tensor_active') then lines.recorded(
               'Tensor activity',
-              'Mean of the GPUs of each node. Those that wait have less.',
+              'Part of the cycles in which tensor cores were active, means of five minutes.',
               'percentunit',
-              'gpu_tensor_active:ratio_rate5m',
-              'bottomk',
-              'avg',
-              'No source reports tensor cores.',
+              'node_run:gpu_tensor_active:ratio_rate5m',
+              'run_gpu:gpu_tensor_active:ratio_rate5m',
+              'No source reports the activity of tensor cores.',
               { min: 0 },
             ),
-            shared(
+            lines.recorded(
               'SM activity',
-              'Mean of the GPUs of each node. The one that the others wait for has most.',
+              'Part of the time in which a multiprocessor had work, means of five minutes.',
               'percentunit',
-              'gpu_sm_active:ratio_rate5m',
-              'topk',
-              'avg',
+              'node_run:gpu_sm_active:ratio_rate5m',
+              'run_gpu:gpu_sm_active:ratio_rate5m',
               'No source reports SM activity.',
               { min: 0, max: 1 },
             ),
-            panels.timeseries(
+            lines.high(
               'Temperature',
-              'Hottest GPU of each node: the ten highest, and the median of all.',
+              'Of the hottest GPU.',
               'celsius',
-              [
-                panels.query(fill('topk(10, %s)', recorded('node_run:gpu_temperature_celsius:max', onNodes)), '{{node}}'),
-                panels.query(fill('quantile(0.5, %s)', recorded('node_run:gpu_temperature_celsius:max', onNodes)), 'median'),
-              ],
+              'node_run:gpu_temperature_celsius:max',
+              gpu.panel('temperature', here),
               'No source reports temperatures.',
-              {
-                w: 12,
-                h: 8,
-                fill: 0,
-                dataLinks: [toNode('${__field.labels.node}')],
-                overrides: [panels.override('median', {
-                  color: panels.fixedColor(colors.neutral),
-                  'custom.lineStyle': { fill: 'dash', dash: [8, 8] },
-                })],
-              },
             ),
-          ],
-        },
-        {
-          title: 'Who holds it up, and what broke',
-          panels: [
-            panels.table(
-              'Nodes that hold it up',
-              "How much further below the median each is than the run's own spread allows, and how much of the time it was throttled.",
-              [
-                panels.row(promql.max(['node'], recorded('node_run:straggler_deficit:ratio')) + ' > 0'),
-                panels.row(fill('%s and on (%s) %s > 0', [
-                  promql.max(['node'], recorded('node_run:throttled:ratio_max5m')),
-                  promql.level(['node']),
-                  recorded('node_run:straggler_deficit:ratio'),
-                ])),
-              ],
-              [
-                { field: 'node', name: 'Node', link: toNode('${__value.text}') },
-                { field: 'Value #A', name: 'Slower by', unit: 'percentunit', decimals: 0, width: 100 },
-                { field: 'Value #B', name: 'Throttled', unit: 'percentunit', decimals: 0, width: 100, empty: 'not counted' },
-              ],
-              'No node holds the run up.',
-              { w: 8, h: 7, sortBy: 'Slower by' },
-            ),
-            panels.table(
-              'Incidents',
-              'What broke under this run and is not closed: what it was, whose fault, and what to do.',
-              [panels.row(promql.metric('gpu_fault_active', of))],
-              [
-                { field: 'node', name: 'Node', link: toNode('${__value.text}') },
-                { field: 'gpu', name: 'GPU', width: 60 },
-                { field: 'fault', name: 'Fault' },
-                { field: 'class', name: 'Class' },
-                { field: 'action', name: 'Do' },
-                { field: 'refund', name: 'Retry back', width: 100 },
-              ],
-              'Nothing broke under this run.',
-              { w: 16, h: 7, sortBy: 'Node', ascending: true },
-            ),
-            panels.table(
-              'Where it runs',
-              'GPUs that the run holds on each node, what they do, and how hot and how throttled they are.',
-              [
-                panels.row(promql.sum(['node', 'project', 'task'], recorded('node_run:gpu_share:sum', onNodes))),
-                panels.row(promql.avg(
-                  ['node', 'project', 'task'], recorded('node_run:gpu_sm_active:ratio_rate5m', onNodes)
-                )),
-                panels.row(promql.max(
-                  ['node', 'project', 'task'], recorded('node_run:gpu_temperature_celsius:max', onNodes)
-                )),
-                panels.row(promql.max(
-                  ['node', 'project', 'task'], recorded('node_run:throttled:ratio_max5m', onNodes)
-                )),
-              ],
-              [
-                { field: 'node', name: 'Node', link: toNode('${__value.text}') },
-                { field: 'project', name: 'Project' },
-                { field: 'task', name: 'Task' },
-                { field: 'Value #A', name: 'GPUs', decimals: 2, width: 80 },
-                {
-                  field: 'Value #B',
-                  name: 'SM active',
-                  unit: 'percentunit',
-                  decimals: 0,
-                  min: 0,
-                  max: 1,
-                  cell: panels.cells.bar,
-                  color: panels.fixedColor(colors.busy),
-                  empty: 'not measured',
-                },
-                { field: 'Value #C', name: 'Hottest', unit: 'celsius', decimals: 0, width: 90, empty: '–' },
-                { field: 'Value #D', name: 'Throttled', unit: 'percentunit', decimals: 0, width: 100, empty: '–' },
-              ],
-              'The run holds nothing now.',
-              { w: 24, h: 7, sortBy: 'Throttled' },
-            ),
-          ],
-        },
-        {
-          title: 'Does it learn',
-          panels: [
-            training(
-              'Time of a step',
-              'Mean of each node, and the median of the run.',
-              's',
-              [
-                panels.query(fill('topk(10, %s)', recorded('node_run:train_step_duration_seconds:mean5m', onNodes)), '{{node}}'),
-                panels.query(trained('step_duration_seconds:median15m'), 'median of the run'),
-              ],
-              quiet,
-              { min: 0 },
-            ),
-            training('Loss', 'Mean of the processes that report one.', 'none', [
-              panels.query(trained('loss:avg'), 'loss'),
-            ], quiet),
-            training('Gradient norm', 'The highest of the processes. It leaps before a loss diverges.', 'none', [
-              panels.query(trained('grad_norm:max'), 'gradient norm'),
-            ], quiet, { min: 0 }),
-            training('Tokens', 'Tokens that all processes train on in a second.', 'cps', [
-              panels.query(trained('tokens:rate5m'), 'tokens'),
-            ], quiet, { min: 0 }),
-            training('Age of the last checkpoint', 'What is lost if a node fails now.', 's', [
-              panels.query(fill('time() - %s', trained('last_checkpoint_timestamp_seconds:max')), 'age'),
-            ], quiet, { min: 0 }),
-            training('Processes, and starts', 'Processes that report, and how often they were started again in the hour before.', 'none', [
-              panels.query(trained('ranks:count'), 'processes'),
-              panels.query(fill('max(increase(%s[1h]))', reported('train_restarts_total')), 'starts again'),
-            ], quiet, { min: 0, decimals: 0 }),
-          ],
-        },
-        {
-          title: 'GPUs of the chosen pods',
-          panels: [
-            byGpu(
-              'SM clock',
-              'Clock of each GPU: the sixteen highest.',
-              'hertz',
-              gpu.panel('sm_clock', here),
-              'No source reports clocks.',
-            ),
-            byGpu(
+            lines.high(
               'Power',
-              'Power that each GPU draws: the sixteen highest.',
+              'Power drawn by the GPUs of the run, added up for each node.',
               'watt',
+              'node_run:gpu_power_watts:sum',
               gpu.panel('power', here),
               'No source reports power.',
               { min: 0 },
             ),
-            byGpu(
-              'Memory used',
-              'Allocated memory of each GPU: the sixteen highest.',
-              'bytes',
-              gpu.panel('memory_used', here),
-              'No source reports memory.',
+            lines.high(
+              'Clocks held back',
+              'Part of the time in which heat, the power brake or the board held the clocks of the worst GPU back.',
+              'percentunit',
+              'node_run:throttled:ratio_max5m',
+              gpu.mean('throttled', '$__rate_interval', here),
+              'No source counts throttling.',
+              { min: 0, max: 1 },
+            ),
+          ],
+        },
+        {
+          title: 'Progress',
+          panels: if !ours then [] else [
+            line(
+              'Duration of a step',
+              'Median of the run over a quarter of an hour, and the five nodes whose steps take longest.',
+              's',
+              [
+                panels.query(run('run:train_step_duration_seconds:median15m'), 'median'),
+                panels.query(fill('topk(5, %s)', promql.max(
+                  ['node'], promql.metric('node_run:train_step_duration_seconds:mean5m', ofNodes, '')
+                )), '{{node}}'),
+              ],
+              silent,
+              { min: 0, overrides: [panels.override('median', { 'custom.lineWidth': 3, color: panels.fixedColor(colors.grey) })] },
+            ),
+            line(
+              'Steps a second',
+              'Steps of the fastest rank: ranks step together.',
+              'short',
+              [panels.query(run('run:train_steps:rate5m'), 'steps a second')],
+              silent,
+              { min: 0 },
+            ),
+            line(
+              'Tokens a second',
+              'Tokens that all ranks train on.',
+              'short',
+              [panels.query(run('run:train_tokens:rate5m'), 'tokens a second')],
+              'The run does not report tokens.',
+              { min: 0 },
+            ),
+            line(
+              'Loss',
+              'Mean of the ranks, as last reported.',
+              'none',
+              [panels.query(run('run:train_loss:avg'), 'loss')],
+              'The run does not report its loss.',
+            ),
+            line(
+              'Gradient norm',
+              'Highest of the ranks, as last reported.',
+              'none',
+              [panels.query(run('run:train_grad_norm:max'), 'gradient norm')],
+              'The run does not report it.',
+              { min: 0 },
+            ),
+            line(
+              'Age of the checkpoint',
+              'Time since the last good checkpoint. A saw with even teeth is well; a slope that goes on is lost work if the run breaks.',
+              'dthms',
+              [panels.query(since('run:train_last_checkpoint_timestamp_seconds:max'), 'age')],
+              'The run has reported no checkpoint.',
               { min: 0 },
             ),
           ],
         },
         {
-          title: 'Network and money',
+          title: 'Waiting, and the network between',
           panels: [
-            panels.timeseries(
-              'RDMA received',
-              'Bytes a second over all RDMA ports of each node of the run: the ten lowest. One below the others is slow, or waits.',
+            line(
+              'Waiting in collectives',
+              'Part of the GPUs of each node that run kernels and compute nothing. The node that waits least is the one that the '
+              + 'others wait for.',
+              'percentunit',
+              [panels.query(if gpu.has('sm_active') then fill('topk(20, %s)', ofPod(promql.max(['node'], waits))), '{{node}}')],
+              'No source reports SM activity.',
+              { min: 0, max: 1, dataLinks: [lines.links.node] },
+            ),
+            line(
+              'RDMA traffic',
+              'Bytes a second that the adapters of each node send and receive; of many nodes those with most.',
               'Bps',
-              [panels.query(fill('bottomk(10, %s and on (%s) %s)', [
-                promql.metric('node:rdma_receive_bytes:rate5m', here, ''),
-                promql.level(['node']),
-                recorded('node_run:gpu_share:sum', onNodes),
-              ]), '{{node}}')],
-              'No source reports RDMA.',
-              { w: 8, h: 7, min: 0, fill: 0 },
+              [panels.query(fill('topk(20, %s)', ofPod(fill('%s + %s', [
+                onNodes('node:rdma_receive_bytes:rate5m'),
+                onNodes('node:rdma_transmit_bytes:rate5m'),
+              ]))), '{{node}}')],
+              'The nodes have no RDMA adapters, or no source reports them.',
+              { min: 0, dataLinks: [lines.links.node] },
             ),
-            panels.timeseries(
-              'Cost an hour, by what became of it',
-              'What the run pays, and what of it was not used.',
+            line(
+              'Packets sent again',
+              'For each gigabyte that the node moves, so that a busy node does not look ill. One above the others has a bad cable.',
+              'short',
+              [panels.query(fill('topk(20, %s)', ofPod(onNodes('node:rdma_retransmits_per_gigabyte:rate5m'))), '{{node}}')],
+              'The nodes have no RDMA adapters, or move nothing.',
+              { min: 0, dataLinks: [lines.links.node] },
+            ),
+          ],
+        },
+        {
+          title: 'Pods and money',
+          panels: [
+            panels.table(
+              'Pods',
+              'Each pod with what it holds and does. Click one for its GPUs in the charts above.',
+              [
+                panels.row(promql.sum(podLevel, promql.owners(ofNodes))),
+                panels.row(promql.avg(podLevel, promql.metric('run_gpu:gpu_sm_active:ratio_rate5m', ofNodes, ''))),
+                panels.row(
+                  if gpu.has('tensor_active')
+                  then promql.avg(podLevel, promql.metric('run_gpu:gpu_tensor_active:ratio_rate5m', ofNodes, ''))
+                ),
+                panels.row(
+                  if clocks
+                  then promql.min(podLevel, promql.metric('run_gpu:sm_clock:ratio_avg5m', ofNodes, ''))
+                ),
+              ],
+              [
+                {
+                  field: 'workload_pod',
+                  name: 'Pod',
+                  link: panels.dataLink('Only the GPUs of this pod', lines.withPod('${__value.text}')),
+                  width: 250,
+                },
+                { field: 'node', name: 'Node', link: toNode, width: 110 },
+                { field: 'Value #A', name: 'GPUs', unit: 'none', decimals: 1, width: 70 },
+                {
+                  field: 'Value #B',
+                  name: 'SM active',
+                  unit: 'percentunit',
+                  min: 0,
+                  max: 1,
+                  decimals: 0,
+                  cell: panels.cells.bar,
+                  color: { mode: 'thresholds' },
+                  thresholds: activity,
+                  empty: 'not measured',
+                },
+                { field: 'Value #C', name: 'Tensor', unit: 'percentunit', decimals: 0, width: 80, empty: '–' },
+                { field: 'Value #D', name: 'Slowest clock', unit: 'percentunit', decimals: 0, width: 110, empty: '–' },
+              ],
+              'The run holds no GPU now, or its nodes have no pods.',
+              { w: 12, h: 8, sortBy: 'SM active', ascending: true },
+            ),
+            line(
+              'Cost an hour',
+              'Price of what the run holds, and the part of it that it does not use, as money an hour.',
               config.currencyUnit,
               [
-                panels.query(anHour(fill('sum(%s)', recorded('run:gpu_cost:increase5m'))), 'cost'),
-                panels.query(anHour(promql.sum(['reason'], recorded('run:gpu_unused_cost:increase5m'))), 'unused: {{reason}}'),
+                panels.query(anHour(run('run:gpu_cost:increase5m')), 'cost', interval='5m'),
+                panels.query(fill('12 * sum by (reason) (%s)', run('run:gpu_unused_cost:increase5m')), 'unused: {{reason}}', interval='5m'),
               ],
-              'No price book is configured.',
-              { w: 8, h: 7, min: 0 },
-            ),
-            panels.stat(
-              'In the shown time',
-              'What the run has cost, what of it was not used, and its GPU hours.',
-              config.currencyUnit,
-              [
-                panels.query(inRange('run:gpu_cost:increase5m'), 'cost', instant=true),
-                panels.query(inRange('run:gpu_unused_cost:increase5m'), 'unused', instant=true),
-                panels.query(inRange('run:gpu_allocated_seconds:increase5m') + ' / 3600', 'GPU hours', instant=true),
-              ],
-              'Nothing was recorded in this time.',
-              { w: 8, h: 7, decimals: 0, overrides: [panels.override('GPU hours', { unit: 'none' })] },
+              unpriced,
+              { w: 12, h: 8, min: 0, fill: 20 },
             ),
           ],
         },
       ],
+      opts={ annotations: [{
+        name: 'Alerts',
+        datasource: { type: 'prometheus', uid: '${datasource}' },
+        enable: true,
+        hide: false,
+        iconColor: colors.red,
+        expr: promql.metric('ALERTS', ofRun + ['alertstate="firing"', 'severity!="info"'], ''),
+        step: '60s',
+        titleFormat: '{{alertname}}',
+        textFormat: '{{node}} {{gpu}}',
+        tagKeys: 'severity,team',
+        useValueForTime: false,
+      }] },
     ),
   }

@@ -27,13 +27,21 @@ Scrape = Callable[[int], Mapping[Labels, bytes]]
 """Labels and page of each target at a Unix time."""
 
 
-GRAFANA = {"__rate_interval": "2m", "__interval": "1m", "__range": "90m", "__range_s": "5400"}
+GRAFANA = {
+    "__rate_interval": "2m",
+    "__interval": "1m",
+    "__range": "90m",
+    "__range_s": "5400",
+    # Few, so that a run of some nodes is shown as a large one is.
+    "lines": "2",
+}
 _VARIABLE = re.compile(r"\$\{([a-z_]\w*)[^}]*\}|\$([a-z_]\w*)")
 
 
-def asked(expr: str) -> str:
-    """A panel's query as Grafana sends it where everything is chosen."""
-    return _VARIABLE.sub(lambda match: GRAFANA.get(match[1] or match[2], ".*"), expr)
+def asked(expr: str, **chosen: str) -> str:
+    """A panel's query as Grafana sends it where everything is chosen, but for these variables."""
+    values = GRAFANA | chosen
+    return _VARIABLE.sub(lambda match: values.get(match[1] or match[2], ".*"), expr)
 
 
 class RecordedFleet:
@@ -49,8 +57,11 @@ class RecordedFleet:
         return self.server.query_range(expr, begin, end, step)
 
     def answers(self, expr: str) -> list[Mapping[str, str]]:
-        """Labels of all series that a panel's query has at any minute of the span."""
-        return [each["metric"] for each in self.range(asked(expr), self.span.begin, self.span.end, 60)]
+        """Labels of all series that a panel's query has at any minute of the span; or has where pods are chosen."""
+        span = self.span
+        found = self.range(asked(expr), span.begin, span.end, 60)
+        found = found or self.range(asked(expr, pod=".+"), span.begin, span.end, 60)
+        return [each["metric"] for each in found]
 
     def firings(self) -> list[Firing]:
         """The alerts that fired."""
