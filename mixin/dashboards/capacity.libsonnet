@@ -9,6 +9,7 @@ function(lib)
   local dashboards = lib.dashboards;
   local here = [[config.clusterLabel, '=~', '$cluster']];
   local recorded(name, matchers=[]) = promql.metric(name, here + matchers, '');
+  local metric(name, matchers=[]) = promql.metric(name, here + matchers);
   local held = 'project!~"|[(](unallocated|unsliced)[)]"';
   local free = 'project=~"|[(]unallocated[)]"';
   local states = ['busy', 'unused', 'unmeasured', 'unallocated', 'unsliced', 'unavailable'];
@@ -23,7 +24,17 @@ function(lib)
   ]);
   // GPUs that are held, as an hourly mean: what a trend is drawn through.
   local demand = fill('sum(%s) / 300', recorded('cluster:gpu_seconds:increase5m', ['state=~"busy|unused|unmeasured"']));
-  local overTwoWeeks = fill('avg_over_time((%s)[1h:])', demand);
+  local hourly = fill('avg_over_time((%s)[1h:])', demand);
+  // A straight line through thirty days, and how fast it rises. At most four times what there is: a line through a few
+  // hours leads anywhere.
+  local past = fill('(%s)[30d:30m]', demand);
+  local all = fill('sum(%s)', recorded('cluster:gpus:count'));
+  local slope = fill('deriv(%s)', past);
+  local most(expr) = fill('clamp(%s, 0, scalar(4 * %s))', [expr, all]);
+  local mig = promql.max(['profile', 'mig_uuid'], metric('gpu_mig_info'));
+  local slices = promql.metric('run_gpu:gpu_share:max', here + ['mig_uuid!=""'], '');
+  local heldSlices = promql.metric('run_gpu:gpu_share:max', here + ['mig_uuid!=""', held], '');
+  local freeByNode = fill('(%s > 0)', promql.sum(['node'], recorded('node_run:gpu_share:sum', [free])));
   local toNode = panels.dataLink('Open node', dashboards.url('node', { node: '${__value.text}' }));
 
   {
@@ -72,7 +83,7 @@ function(lib)
               { w: 4, decimals: 0 },
             ),
             panels.stat(
-              'Largest free block on a node',
+              'Largest free block',
               'Most GPUs that are free on one node: a pod that asks for more has to wait.',
               'none',
               [panels.query(
@@ -96,16 +107,19 @@ function(lib)
           panels: [
             panels.timeseries(
               'GPU hours a day, by what became of them',
-              'Each point is the day before it. All together are the hours that there were: busy and unused are held, unallocated '
+              'Each bar is the day that ends there. All together are the hours that there were: busy and unused are held, unallocated '
               + 'is free, unsliced is what MIG slices leave over, unavailable did not answer or takes no work.',
               'none',
-              [panels.query(hours([]), '{{state}}', interval='1h')],
-              'Not recorded yet: it takes gpufleet with a source of owners, and some minutes.',
+              [panels.query(hours([]), '{{state}}', interval='1d')],
+              'Not recorded yet: it takes gpufleet with a source of owners, and a midnight.',
               {
                 w: 16,
                 h: 9,
                 stack: true,
                 min: 0,
+                drawStyle: 'bars',
+                fill: 85,
+                points: 'never',
                 axisLabel: 'GPU hours',
                 overrides: [
                   panels.override(state, { color: panels.fixedColor(colors[state]) })
@@ -133,38 +147,65 @@ function(lib)
           ],
         },
         {
-          title: 'For how long it will last',
+          title: 'For how long it will last, if it goes on as in the last 30 days',
           panels: [
+            panels.stat(
+              'Until all is held',
+              'When the line reaches what there is now. An extrapolation of 30 days of demand, which knows nothing '
+              + 'of what is planned.',
+              'd',
+              [panels.query(fill('clamp_min((%s - predict_linear(%s, 0)) / (%s > 0) / 86400, 0)', [all, past, slope]), 'days')],
+              'Demand does not rise.',
+              {
+                w: 4,
+                h: 9,
+                decimals: 0,
+                thresholds: [[null, colors.bad], [30, colors.attention], [90, colors.good]],
+              },
+            ),
+            panels.stat(
+              'Demand in 30 days',
+              'GPUs that the line leads to, at most four times what there is. An extrapolation of 30 days of demand.',
+              'none',
+              [panels.query(most(fill('predict_linear(%s, 30 * 86400)', past)), 'GPUs')],
+              'Not recorded yet.',
+              { w: 4, h: 9, decimals: 0 },
+            ),
             panels.timeseries(
               'Demand, and where it leads',
-              'GPUs that were held, as hourly means, beside all that there are. The dashed line is a straight line through the shown '
-              + 'time, thirty days on, at most four times what there is: an extrapolation, which knows nothing of what is planned.',
+              'GPUs that were held, as hourly means, beside all that there are. Dashed: where the line through the 30 days before '
+              + 'each point led to 30 days after it, so its end is a month from now. An extrapolation.',
               'none',
               [
-                panels.query(overTwoWeeks, 'held', interval='1h'),
+                panels.query(hourly, 'held', interval='1h'),
                 panels.query(
-                  fill('max_over_time(sum(%s)[1h:])', recorded('cluster:gpus:count')), 'there are', interval='1h'
+                  fill('max_over_time(%s[1h:])', all), 'there are', interval='1h'
                 ),
                 panels.query(
-                  fill('clamp(predict_linear((%s)[$__range:30m], 30 * 86400), 0, scalar(4 * sum(%s)))', [
-                    demand,
-                    recorded('cluster:gpus:count'),
-                  ]),
-                  'in 30 days, if it goes on so',
-                  interval='1h',
+                  most(fill('predict_linear(%s, 30 * 86400)', past)), 'extrapolated, 30 days later', interval='6h'
                 ),
               ],
               'Not recorded yet.',
               {
-                w: 12,
-                h: 8,
+                w: 16,
+                h: 9,
                 min: 0,
                 fill: 0,
-                overrides: [panels.override('in 30 days, if it goes on so', {
-                  'custom.lineStyle': { fill: 'dash', dash: [10, 10] },
-                })],
+                overrides: [
+                  panels.override('held', { color: panels.fixedColor(colors.blue), 'custom.lineWidth': 2 }),
+                  panels.override('there are', { color: panels.fixedColor(colors.grey) }),
+                  panels.override('extrapolated, 30 days later', {
+                    color: panels.fixedColor(colors.blue),
+                    'custom.lineStyle': { fill: 'dash', dash: [10, 10] },
+                  }),
+                ],
               },
             ),
+          ],
+        },
+        {
+          title: 'Who asks for it',
+          panels: [
             panels.timeseries(
               'Held by project',
               'GPUs that each project holds, as hourly means.',
@@ -178,6 +219,14 @@ function(lib)
               )],
               'Not recorded yet, or nothing was held for an hour.',
               { w: 12, h: 8, stack: true, min: 0 },
+            ),
+            panels.timeseries(
+              'GPUs by model',
+              'GPUs of each kind that were seen.',
+              'none',
+              [panels.query(promql.sum(['model'], recorded('model:gpus:count')), '{{model}}', interval='1h')],
+              'No GPU is reported.',
+              { w: 12, h: 8, stack: true, min: 0, decimals: 0 },
             ),
           ],
         },
@@ -205,33 +254,59 @@ function(lib)
               'Free GPUs by node',
               'Nodes on which something is free now, most first.',
               [
-                panels.row(promql.sum(['node'], recorded('node_run:gpu_share:sum', [free]))),
-                panels.row(promql.sum(['node'], recorded('node:gpus:count'))),
+                panels.row(freeByNode),
+                panels.row(fill('%s and on (%s) %s', [
+                  promql.sum(['node'], recorded('node:gpus:count')),
+                  promql.level(['node']),
+                  freeByNode,
+                ])),
               ],
               [
                 { field: 'node', name: 'Node', link: toNode },
-                { field: 'Value #A', name: 'Free', decimals: 2, empty: '0' },
-                { field: 'Value #B', name: 'GPUs', decimals: 0 },
+                { field: 'Value #A', name: 'Free', decimals: 1, width: 90 },
+                { field: 'Value #B', name: 'Of', decimals: 0, width: 70 },
               ],
               'Nothing is free, or no source says who holds GPUs.',
               { w: 12, h: 8, sortBy: 'Free' },
             ),
-            panels.timeseries(
-              'Slices',
-              'MIG slices that somebody holds, and all there are, by node.',
-              'none',
+            panels.table(
+              'Slices by profile',
+              'MIG slices of each size, and how many of them somebody holds.',
               [
-                panels.query(
-                  promql.count(['node'], promql.metric('run_gpu:gpu_share:max', here + ['mig_uuid!=""', held], '')),
-                  'held {{node}}',
-                ),
-                panels.query(
-                  promql.count(['node'], promql.metric('run_gpu:gpu_share:max', here + ['mig_uuid!=""'], '')),
-                  'all {{node}}',
-                ),
+                panels.row(promql.count(['profile'], mig)),
+                panels.row(promql.count(['profile'], fill('%s and on (%s) %s', [
+                  mig,
+                  promql.level(['mig_uuid']),
+                  heldSlices,
+                ]))),
+              ],
+              [
+                { field: 'profile', name: 'Profile' },
+                { field: 'Value #A', name: 'Slices', decimals: 0, width: 90 },
+                { field: 'Value #B', name: 'Held', decimals: 0, width: 90, empty: '0' },
               ],
               'No GPU is cut into slices.',
-              { w: 24, h: 7, min: 0, decimals: 0 },
+              { w: 8, h: 7, sortBy: 'Slices' },
+            ),
+            panels.timeseries(
+              'Slices',
+              'MIG slices that somebody holds, and all that there are.',
+              'none',
+              [
+                panels.query(promql.count([], heldSlices), 'held', interval='1h'),
+                panels.query(promql.count([], slices), 'there are', interval='1h'),
+              ],
+              'No GPU is cut into slices.',
+              {
+                w: 16,
+                h: 7,
+                min: 0,
+                decimals: 0,
+                overrides: [
+                  panels.override('held', { color: panels.fixedColor(colors.blue) }),
+                  panels.override('there are', { color: panels.fixedColor(colors.grey), 'custom.fillOpacity': 0 }),
+                ],
+              },
             ),
           ],
         },

@@ -270,7 +270,9 @@ function(config) {
             [if std.objectHas(column, 'decimals') then 'decimals']: column.decimals,
             [if std.objectHas(column, 'min') then 'min']: column.min,
             [if std.objectHas(column, 'max') then 'max']: column.max,
-            [if std.objectHas(column, 'color') then 'color']: column.color,
+            // Without it Grafana colours a cell by its series, thresholds or not.
+            [if std.objectHas(column, 'color') || std.objectHas(column, 'thresholds') then 'color']:
+              std.get(column, 'color', { mode: 'thresholds' }),
             [if std.objectHas(column, 'mappings') then 'mappings']: column.mappings,
             [if std.objectHas(column, 'thresholds') then 'thresholds']: panels.steps(column.thresholds),
             [if std.objectHas(column, 'width') then 'custom.width']: column.width,
