@@ -22,8 +22,11 @@ def test_the_exporter_loads_only_what_it_runs() -> None:
 
 
 def test_asking_for_the_version_loads_no_command() -> None:
-    """`gpufleet --version` and a mistyped command answer at once."""
+    """`gpufleet --version` and a mistyped command answer at once: with what prints the answer, and nothing else."""
     script = "import sys; from gpufleet.cli import main; main(['--version']); print('\\n'.join(sys.modules))"
     done = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True)
 
-    assert {name for name in done.stdout.split() if name.startswith("gpufleet.")} == {"gpufleet.cli"}
+    assert {name for name in done.stdout.split() if name.startswith("gpufleet.")} == {
+        "gpufleet.cli",
+        "gpufleet.standard_output",
+    }
