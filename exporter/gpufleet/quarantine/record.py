@@ -98,6 +98,8 @@ class Record:
     decision: Decision
     decided_at: float
     """Unix time; of the last decision."""
+    heard_at: float = 0.0
+    """When its alert was last told as firing, to a day."""
     node: str = ""
     """The node's name, by the policy's rule."""
     pool: str = ""
