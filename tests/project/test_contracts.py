@@ -22,6 +22,7 @@ BREACHES = {
     "pure modules touch nothing": ("model/gpu.py", "socket"),
     "the poller needs the standard library and pynvml only": ("sources/nvml/calls.py", "requests"),
     "NVML and udev have named doors": ("collect/__init__.py", "pynvml"),
+    "the Kubernetes client has one door": ("quarantine/decide.py", "kubernetes"),
     "the exporter does not know the quarantine": ("collect/__init__.py", "gpufleet.quarantine"),
     "the quarantine does not know the exporter": ("quarantine/__init__.py", "gpufleet.collect"),
 }

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from gpufleet.quarantine.incident import Key
-    from gpufleet.quarantine.record import Record
+from gpufleet.quarantine.incident import Key
+from gpufleet.quarantine.record import Record
 
 
 @dataclass(frozen=True, slots=True)
