@@ -25,6 +25,11 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     ),
     "resume": ("gpufleet.commands.quiesce", "resume", "let a quiesced exporter take the GPUs up again"),
     "report": ("gpufleet.commands.report", "main", "what each project, run or task cost, from Prometheus"),
+    "quarantine": (
+        "gpufleet.commands.quarantine",
+        "main",
+        "take nodes out for hardware faults, within a budget, and give retries back",
+    ),
     "demo": ("gpufleet.commands.demo", "main", "run the exporter on a scripted 8-GPU node; needs no GPU"),
     "simulate": (
         "gpufleet.commands.simulate",

@@ -95,10 +95,12 @@ class Session:
     def release(self, keys: Iterable[Key], who: str) -> None:
         """Let a person have nodes back: their incidents are remembered and do not come back."""
         for key in keys:
-            record = self._records[key]
+            record = self._records.get(key)
+            if record is None or record.stage in _LAST:
+                continue
             if record.takes_place:
                 self._put(replace(record, stage=Stage.RELEASING, released_by=who, changed_at=self._now))
-            elif record.stage is not Stage.RELEASED:
+            else:
                 self._put(replace(record, stage=Stage.RELEASED, released_by=who, changed_at=self._now))
 
     def reset_breaker(self) -> None:
@@ -107,6 +109,10 @@ class Session:
             self._tripped = None
             self._seen = {}
             self._changed = True
+
+    def record(self, key: Key) -> Record | None:
+        """The record of an incident as it stands now."""
+        return self._records.get(key)
 
     def put(self, record: Record) -> None:
         """Note how far a record was carried out."""

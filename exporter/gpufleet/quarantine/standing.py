@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from typing import TYPE_CHECKING
 
+from gpufleet.quarantine.policy import Mode
 from gpufleet.quarantine.record import Verdict
 
 if TYPE_CHECKING:
@@ -61,8 +62,9 @@ class Standing:
         self._note(record)
 
     def _note(self, record: Record) -> None:
-        # A plan counts as a place: else a dry run would show a budget without bounds.
-        planned = record.decision.verdict is Verdict.PLAN and record.resolved_at is None
+        # In a dry run a plan counts as a place: else it would show a budget without bounds.
+        dry = self._policy.mode is Mode.DRY_RUN
+        planned = dry and record.decision.verdict is Verdict.PLAN and record.resolved_at is None
         if record.takes_place or planned:
             self._ours[record.pool].add(record.node)
             self._places[record.node].add(str(record.key))

@@ -13,6 +13,7 @@ from gpufleet.logs import OnChange
 from gpufleet.small_file import read_small_file
 from gpufleet.web.auth import BasicAuth
 from gpufleet.web.rate_limit import TokenBucket
+from gpufleet.web.tls_settings import ClientAuth
 from gpufleet.web.webconfig import WebConfig, WebConfigError, parse_web_config
 
 if TYPE_CHECKING:
@@ -50,6 +51,11 @@ class Protection:
             "basic_auth_users": self.auth is not None,
         }
         return frozenset(key for key, there in present.items() if there)
+
+    def tells_clients_apart(self) -> bool:
+        """Whether nobody gets an answer who has not proved who they are."""
+        tls = self.config.tls
+        return self.auth is not None or (tls is not None and tls.client_auth is ClientAuth.REQUIRE_AND_VERIFY)
 
 
 class LiveWebConfig:
