@@ -135,7 +135,10 @@ def test_a_disruption_budget_is_told_from_a_busy_server(body: dict[str, Any], ex
 )
 def test_a_missing_permission_names_its_role(verb: str, place: Place, said: str) -> None:
     """A person reads which role has the verb, and in which file it stands."""
-    assert said in str(refusal(verb, place, 403, {"message": "no"}))
+    words = f'User "x" cannot {verb} resource "{place.granted}" in API group ""'
+
+    assert said in str(refusal(verb, place, 403, {"message": words}))
+    assert said not in str(refusal(verb, place, 403, {"message": "denied by policy: not on Fridays"}))
 
 
 def test_a_patch_goes_out_as_what_it_is(tmp_path: Path) -> None:

@@ -49,5 +49,7 @@ class Api(Protocol):
         ...
 
     def patch(self, place: Place, kind: Patch, body: Json | list[Json], *, dry_run: bool = False) -> Json:
-        """Change an object; ``metadata.resourceVersion`` and ``metadata.uid`` in the patch are conditions."""
+        """Change an object. ``metadata.resourceVersion`` in the patch is a condition (ConflictError), and so is
+        ``metadata.uid`` (InvalidError: it cannot be changed).
+        """
         ...

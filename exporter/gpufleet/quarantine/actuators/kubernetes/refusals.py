@@ -73,7 +73,9 @@ def refusal(verb: str, place: Place, status: int, body: Mapping[str, Any]) -> Ap
     if status == 401:
         return UnauthorizedError(f"{text}: look at the token of the service account", status, reason)
     if status == 403:
-        return ForbiddenError(f"{text}: {_remedy(verb, place)}", status, reason)
+        # RBAC's own words; an admission rule has others, and no role helps against it.
+        by_role = " cannot " in text and " resource " in text
+        return ForbiddenError(f"{text}: {_remedy(verb, place)}" if by_role else text, status, reason)
     if status == 429:
         return TooManyRequestsError(text, disruption_budget=_is_disruption_budget(body))
     if status == 410:
