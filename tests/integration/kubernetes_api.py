@@ -7,6 +7,7 @@ them.
 from __future__ import annotations
 
 import json
+import os
 import socket
 import ssl
 import subprocess
@@ -19,11 +20,23 @@ from typing import Any, Self
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 
+from tests.conftest import ROOT
 from tests.support.pems import write_pems
 from tests.waiting import until
 
+BUILD_REMEDY = "install Go and run tools/build-kubernetes, or let KUBE_BIN_DIR name a folder that has it"
 ADMIN = "admin-token-of-the-tests"
 Json = dict[str, Any]
+
+
+def kubernetes_program(name: str) -> Path | None:
+    """A program of Kubernetes: from KUBE_BIN_DIR, else what tools/build-kubernetes has built; None without one."""
+    folder = os.environ.get("KUBE_BIN_DIR")
+    if not folder:
+        asked = [str(ROOT / "tools" / "build-kubernetes"), "--where"]
+        folder = subprocess.run(asked, check=True, capture_output=True, text=True).stdout.strip()
+    path = Path(folder) / name
+    return path if os.access(path, os.X_OK) else None
 
 
 class KubernetesApi:
