@@ -1,4 +1,4 @@
-"""What the receiver answers to what: 2xx is on record, 5xx is to be sent again, 4xx is for strangers and for garbage."""
+"""What the receiver answers to what: 2xx is on record, 5xx is to be sent again, 4xx is for strangers and garbage."""
 
 from __future__ import annotations
 

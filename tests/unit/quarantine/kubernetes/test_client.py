@@ -12,7 +12,7 @@ import pytest
 
 from gpufleet.quarantine.actuators.kubernetes import client as client_module
 from gpufleet.quarantine.actuators.kubernetes.api import Patch
-from gpufleet.quarantine.actuators.kubernetes.client import Client, CredentialsError, connect
+from gpufleet.quarantine.actuators.kubernetes.client import Client, CredentialsError, connect, own_namespace
 from gpufleet.quarantine.actuators.kubernetes.places import NODES, Place, config_map, node, pod, pods
 from gpufleet.quarantine.actuators.kubernetes.refusals import (
     ApiError,
@@ -206,10 +206,12 @@ def test_a_name_out_of_an_alert_leads_nowhere_else(name: str, tmp_path: Path) ->
         (b"", UnavailableError),
         (b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{", UnavailableError),
         (answer(302, b"", Location="https://elsewhere.invalid/"), UnavailableError),
-        (answer(403, b"\xff\xfe"), ForbiddenError),
+        (answer(403, b"\xff\xfe"), (ForbiddenError, UnavailableError)),  # older clients cannot say 403 of this
     ],
 )
-def test_an_answer_that_is_none(reply: bytes, error: type[ApiError], tmp_path: Path) -> None:
+def test_an_answer_that_is_none(
+    reply: bytes, error: type[ApiError] | tuple[type[ApiError], ...], tmp_path: Path
+) -> None:
     """Whatever comes instead of an answer is one of our errors, asked for once and followed nowhere."""
     with ScriptedServer(reply) as server:
         client = client_of(server, tmp_path)
@@ -249,3 +251,34 @@ def test_a_kubeconfig_that_is_none(content: str, tmp_path: Path) -> None:
 
     with pytest.raises(CredentialsError, match=rf"{path}.*service account"):
         connect(path)
+
+
+def test_a_pod_knows_its_namespace(tmp_path: Path) -> None:
+    """From its service account; elsewhere the policy has to say."""
+    with pytest.raises(CredentialsError, match="name the ledger's namespace in the policy"):
+        own_namespace(tmp_path)
+    (tmp_path / "namespace").write_text("gpufleet\n", encoding="ascii")
+    assert own_namespace(tmp_path) == "gpufleet"
+    for content in ("", "../x", "x" * 999):
+        (tmp_path / "namespace").write_text(content, encoding="ascii")
+        with pytest.raises(CredentialsError, match="is no namespace"):
+            own_namespace(tmp_path)
+
+
+def test_a_pod_uses_its_service_account_and_no_proxy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the kubelet mounts it; a proxy of the environment is for what lies outside."""
+    from kubernetes.config import incluster_config
+
+    for name in ("token", "ca.crt"):
+        (tmp_path / name).write_text("first", encoding="ascii")
+    monkeypatch.setattr(incluster_config, "SERVICE_TOKEN_FILENAME", str(tmp_path / "token"))
+    monkeypatch.setattr(incluster_config, "SERVICE_CERT_FILENAME", str(tmp_path / "ca.crt"))
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "fd00::1")
+    monkeypatch.setenv("KUBERNETES_SERVICE_PORT", "443")
+    monkeypatch.setenv("HTTPS_PROXY", "http://proxy.invalid:3128")
+
+    configuration = connect()._configuration
+
+    assert (configuration.host, configuration.proxy, configuration.retries) == ("https://[fd00::1]:443", None, False)
+    assert configuration.auth_settings()["BearerToken"]["value"].lower() == "bearer first"
+    assert configuration.verify_ssl

@@ -274,6 +274,38 @@ def test_a_node_that_opted_out_meanwhile_is_left_alone() -> None:
     assert other.release()[0] == ("uncordon", "node/gpu-1", Outcome.DONE)
 
 
+def test_a_lone_taint_without_a_cordon_is_a_release_too() -> None:
+    """Somebody has taken off the annotation and the cordon: the taint is what is left to take off."""
+    ours = {"key": KEY, "value": "xid-79", "effect": "NoSchedule"}
+    rig = Rig(cluster_with(taints=(FOREIGN, ours)))
+
+    assert rig.mark() == [("cordon", "node/gpu-1", Outcome.REFUSED)]
+    assert rig.release()[0] == ("uncordon", "node/gpu-1", Outcome.DONE)
+    assert rig.node["spec"]["taints"] == [FOREIGN]
+
+
+def test_the_only_reason_stays_while_the_node_is_held() -> None:
+    """Another incident holds it whose reason is not written yet."""
+    rig = Rig(cluster_with())
+    rig.mark()
+    before = rig.node
+
+    assert rig.release(last=False)[0] == ("annotate", "node/gpu-1", Outcome.ALREADY)
+    assert rig.node == before
+
+
+def test_each_pod_that_held_the_gpu_is_told() -> None:
+    """Two of one namespace share the GPU."""
+    cluster = cluster_with()
+    cluster.put(pod("research", "train-1"), {"spec": {"nodeName": "gpu-1"}})
+    holders = tuple(Holder(namespace="research", pod=f"train-{number}") for number in range(2))
+
+    steps = Rig(cluster).mark(record(incident(holders=holders)))
+
+    assert [outcome for _, _, outcome in steps[3:]] == [Outcome.DONE, Outcome.DONE]
+    assert {each["involvedObject"]["name"] for each in cluster.all("events")} == {"gpu-1", "train-0", "train-1"}
+
+
 def test_a_stale_write_is_decided_anew() -> None:
     """Somebody cordons the node between our reading and our writing: it stays cordoned after the release."""
     cluster = cluster_with()
@@ -289,6 +321,20 @@ def test_a_stale_write_is_decided_anew() -> None:
     assert rig.mark() == MARKED
     assert json.loads(rig.node["metadata"]["annotations"][KEY])["was_cordoned"] is True
     assert [line["outcome"] for line in rig.lines() if line["event"] == "result"][:2] == ["blocked", "done"]
+
+
+@pytest.mark.parametrize("lost", [4, 5])
+def test_the_fifth_write_counts(lost: int) -> None:
+    """Four may be lost to others; the one that is not is read back as any other."""
+    cluster = cluster_with()
+    turns = iter(range(lost))
+
+    def meet(call: Call) -> Fault:
+        if call.verb == "patch" and call.place == node("gpu-1") and next(turns, None) is not None:
+            cluster.change(node("gpu-1"), {"metadata": {"labels": {"calls": str(len(cluster.calls))}}})
+        return Fault.NONE
+
+    assert Rig(cluster, meet).mark()[0] == ("cordon", "node/gpu-1", Outcome.DONE if lost == 4 else Outcome.FAILED)
 
 
 def test_a_node_that_never_rests_is_left_for_the_next_round() -> None:

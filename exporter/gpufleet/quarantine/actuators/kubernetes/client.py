@@ -18,7 +18,10 @@ from gpufleet import __version__
 from gpufleet.quarantine.actuators.kubernetes.api import Json, Patch, Shape
 from gpufleet.quarantine.actuators.kubernetes.places import Place
 from gpufleet.quarantine.actuators.kubernetes.refusals import NotFoundError, UnavailableError, refusal
+from gpufleet.small_file import read_small_file
 
+ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+_LONGEST_NAME = 253
 _CONNECT_SECONDS = 2.0
 _READ_SECONDS = 5.0
 _PAGE = 500
@@ -125,15 +128,14 @@ class Client:
                 body=body,
                 _request_timeout=(_CONNECT_SECONDS, _READ_SECONDS),
             )
-            # Older releases have read the body already, and have no method for it.
-            return response.status, response.read() if response.data is None else response.data
+            # Older releases have read and decoded the body already, and have no method for it.
+            return response.status, _bytes(response.read() if response.data is None else response.data)
         except ApiException as error:
             # Older releases raise for every refusal, all of them for TLS that fails (status 0).
             if error.status:
-                body_read: Any = error.body
-                return error.status, body_read.encode() if isinstance(body_read, str) else body_read or b""
+                return error.status, _bytes(error.body)
             raise UnavailableError(f"{verb} {place}: {self._configuration.host}: {_line(error.reason)}") from error
-        except (HTTPError, ConfigException, OSError) as error:
+        except (HTTPError, ConfigException, OSError, UnicodeDecodeError) as error:
             raise UnavailableError(f"{verb} {place}: {self._configuration.host}: {_line(error)}") from error
 
     def _headers(self, content_type: str) -> dict[str, str]:
@@ -156,6 +158,21 @@ class Client:
         if not isinstance(found, dict):
             raise UnavailableError(f"{verb} {place}: its answer is no object")
         return found
+
+
+def own_namespace(account: Path = ACCOUNT) -> str:
+    """The namespace of the pod that this is. Raises CredentialsError."""
+    path = account / "namespace"
+    try:
+        found = read_small_file(path, _LONGEST_NAME).decode("ascii").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise CredentialsError(
+            f"{path}: cannot be read: {error}; outside of a pod, name the ledger's namespace in the policy "
+            f"(ledger: namespace)"
+        ) from error
+    if not Place("namespaces", found).can_be or not found:
+        raise CredentialsError(f"{path}: is no namespace; name the ledger's in the policy (ledger: namespace)")
+    return found
 
 
 def connect(kubeconfig: Path | None = None, context: str | None = None) -> Client:
@@ -205,6 +222,10 @@ def _status_of(content: bytes) -> Json:
     except ValueError:
         return {}
     return found if isinstance(found, dict) else {}
+
+
+def _bytes(body: str | bytes | None) -> bytes:
+    return body.encode() if isinstance(body, str) else body or b""
 
 
 def _line(error: object) -> str:
