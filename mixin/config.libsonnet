@@ -71,6 +71,9 @@
     rateInterval: '5m',
     // How often the rules of runs and nodes are evaluated. Raise it if your Prometheus is short of CPU.
     evaluationInterval: '1m',
+    // How often what GPUs do is recorded for their holders: means over rateInterval, a series for each GPU. Below some
+    // 4,000 GPUs a Prometheus has time to do it each minute.
+    readingsInterval: '2m',
     // The scrape interval of the exporters: the least step of a panel.
     scrapeInterval: '15s',
     // For how long a node that has stopped to answer still counts as capacity, and so as unavailable.

@@ -129,18 +129,18 @@ function(lib)
       ),
       alert(
         'GpuPcieDegraded',
-        about('pcie_narrow|pcie_slow'),
+        about('pcie_narrow|pcie_slow', '10m'),
         'warning',
         'infra',
         'A GPU is connected by fewer PCIe lanes, or at a lower speed, than it can be.',
         it + ' uses fewer PCIe lanes than it has or, though it is busy, a lower speed:'
-        + '{{ with printf `gpu:problem:max{problem=~"pcie_.*",uuid=%q}` $labels.uuid | query | sortByLabel "problem" }}{{ range . }} '
+        + '{{ with printf `last_over_time(gpu:problem:max{problem=~"pcie_.*",uuid=%q}[10m])` $labels.uuid | query | sortByLabel "problem" }}{{ range . }} '
         + '{{ .Labels.problem }} ({{ .Value }}){{ end }}{{ end }}.' + runs,
         wait='15m',
       ),
       alert(
         'GpuThermalThrottling',
-        about('throttled_thermal'),
+        about('throttled_thermal', '6m'),
         'warning',
         'infra',
         'Heat slows a busy GPU down.',
@@ -149,7 +149,7 @@ function(lib)
       ),
       alert(
         'GpuPowerBrake',
-        about('throttled_power_brake'),
+        about('throttled_power_brake', '6m'),
         'warning',
         'infra',
         'A power supply slows GPUs down.',
@@ -159,7 +159,7 @@ function(lib)
       alert(
         'GpuPowerBrake',
         if !std.setMember('throttled_power_brake', known) then null
-        else promql.count([], promql.count(['node'], about('throttled_power_brake')))
+        else promql.count([], promql.count(['node'], about('throttled_power_brake', '6m')))
              + fill(' >= %s', thresholds.powerBrakeNodes),
         'critical',
         'infra',
@@ -198,7 +198,7 @@ function(lib)
         + '{{ with $labels.run }} Run: {{ . }}.{{ end }}'
         + '{{ with $labels.workload_pod }} Pod: {{ $labels.workload_namespace }}/{{ . }}.{{ end }}',
       ),
-    ]),
+    ], interval=config.evaluationInterval),
 
     lib.rules.group('gpufleet-fleet', [
       alert(
@@ -263,5 +263,5 @@ function(lib)
         + 'and reset it.',
         wait='1m',
       ),
-    ]),
+    ], interval=config.evaluationInterval),
   ]

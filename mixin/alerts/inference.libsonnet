@@ -146,5 +146,5 @@ function(lib)
         it + ' uses {{ $value | humanizePercentage }} of its KV cache while requests wait or are preempted.',
         wait='10m',
       ),
-    ]),
+    ], interval=config.evaluationInterval),
   ]

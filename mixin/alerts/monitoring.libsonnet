@@ -102,5 +102,5 @@ function(lib)
         'Group {{ $labels.rule_group }} missed {{ printf "%.0f" $value }} evaluations, or failed in them, in 15 minutes.',
         wait='15m',
       ),
-    ]),
+    ], interval=config.evaluationInterval),
   ]

@@ -85,5 +85,5 @@ function(lib)
         port + ' is down.',
         wait='5m',
       ),
-    ]),
+    ], interval=config.evaluationInterval),
   ]

@@ -309,5 +309,5 @@ function(lib)
         'A run holds GPUs and does not use them.',
         idleText + ' and has used them {{ $value | humanizePercentage }} of the time at most for four hours.',
       ),
-    ]),
+    ], interval=config.evaluationInterval),
   ]

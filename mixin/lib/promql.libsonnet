@@ -33,12 +33,23 @@ function(config) {
 
   // THE join: the series of `many`, each with the value of `one` that is equal on `labels` (and the cluster). The side
   // that is looked up is reduced to one series for each value of the labels, whatever it comes with: so no rule can
-  // fail with "many-to-many", not with two owners of a GPU, not with two exporters.
+  // fail with "many-to-many", not with two owners of a GPU, not with two exporters. What is an aggregate on just these
+  // labels is that already, also when it is divided by or compared with another: to reduce it twice would cost as much
+  // as to read it.
   join(many, one, labels=['uuid'], op='*')::
     local level = promql.level(labels);
-    local reduce = 'max by (' + level + ') (';
-    local reduced = std.startsWith(one, reduce) && std.strReplace(one, '\n', '') == one;
-    many + '\n' + op + ' on (' + level + ') group_left ()\n' + (if reduced then one else reduce + one + ')'),
+    local by = ' by (' + level + ') (';
+    local reduced = std.length([a for a in ['max', 'min', 'sum', 'avg', 'count'] if std.startsWith(one, a + by)]) > 0
+                    && std.strReplace(one, ' or ', '') == one && std.strReplace(one, '\nor', '') == one
+                    && std.strReplace(one, 'group_', '') == one;
+    many + '\n' + op + ' on (' + level + ') group_left ()\n' + (
+      if !reduced then 'max' + by + one + ')'
+      // One call needs no parentheses; what is compared or divided would otherwise be so with the product.
+      else if std.strReplace(one, '\n', '') == one && std.endsWith(one, ')')
+              && std.length([o for o in ['/', '*', '+', '-', '>', '<', '=', 'and', 'unless'] if std.strReplace(one, ') ' + o, '') != one]) == 0
+      then one
+      else '(' + one + ')'
+    ),
 
   // Owners of GPUs and of slices as the rules have recorded them (rules/owners.libsonnet): value is the share.
   owners(matchers=[]):: promql.metric('run_gpu:gpu_share:max', matchers, ''),
@@ -85,16 +96,18 @@ function(config) {
   // THE increment of time and of money: what was counted in the five minutes that ended a minute ago, as a difference
   // of what each account held at the end of this window and of the one before. increase() would leave out what an
   // account held when it was first seen and guess at both ends: with runs of minutes it loses up to half.
-  // An account is what the exporter counts apart. One that was not there in the window before: it was then seen for
-  // the last time within the hour before that; else it has begun (it counts from zero), unless it holds more than an
-  // hour and a bit: then it is older than we know it, and what it held is not of this window. A value below half of
-  // the one before is a counter that has begun anew.
-  // `keep` are the labels of the result, `extra` those that only this counter has.
-  increment(metric, keep=config.runLabels, extra=[], age=null)::
+  // An account is what the exporter counts apart. What it held before is what was last seen in the fifteen minutes
+  // before this window: so nothing is lost over a gap of a quarter of an hour. One that was not there has begun (it
+  // counts from zero), unless it holds more than those minutes: then it is older than we know it, and what it held is
+  // not of this window. A longer look back would be what this rule spends most of its time on. A value below half of the
+  // one before is a counter that has begun anew.
+  // `keep` are the labels of the result, `extra` those that only this counter has; `matchers` choose some of its series.
+  increment(metric, keep=config.runLabels, extra=[], age=null, matchers=[])::
     local account = promql.level(['node', 'uuid'] + config.runLabels + extra);
     local clock = promql.level(['node', 'uuid'] + config.runLabels);
     local of(window, offset, name=metric, over='last_over_time', by=account) =
-      'max by (' + by + ') (' + over + '(' + promql.metric(name) + '[' + window + '] offset ' + offset + '))';
+      local selected = promql.metric(name, if name == metric then matchers else []);
+      'max by (' + by + ') (' + over + '(' + selected + '[' + window + '] offset ' + offset + '))';
     local now = of('5m', '1m');
     local least = of('5m', '1m', over='min_over_time');
     |||
@@ -103,11 +116,7 @@ function(config) {
           %(now)s
           -
           (
-            (
-              %(before)s
-              or
-              %(earlier)s
-            )
+            %(before)s
             <=
             2 * %(least)s
             or
@@ -121,13 +130,12 @@ function(config) {
     ||| % {
       level: promql.level(keep + extra),
       now: now,
-      before: of('5m', '6m'),
-      earlier: of('55m', '11m'),
+      before: of('15m', '6m'),
       least: least,
       // An account of time is old by its own value; one of money, or of useful time, by that of its time.
       old:
-        if age == null then ' > 3900'
-        else fill('\n      unless on (%s)\n      %s <= 3900', [clock, of('5m', '1m', age, 'min_over_time', clock)]),
+        if age == null then ' > 1300'
+        else fill('\n      unless on (%s)\n      %s <= 1300', [clock, of('5m', '1m', age, 'min_over_time', clock)]),
     },
 
   // The larger of two vectors with equal labels.

@@ -37,7 +37,7 @@ function(config) {
     },
   },
 
-  // A group. `interval` null is the server's own: for alerts on what is not recorded.
+  // A group. `interval` null is the server's own: for the incidents alone, which shall be told as soon as they are seen.
   group(name, rules, interval=null):: {
     local kept = std.filter(function(rule) rule != null, rules),
     assert std.length(kept) <= 20 : fill('group %s has %s rules: at most 20', [name, std.length(kept)]),

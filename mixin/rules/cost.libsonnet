@@ -9,8 +9,14 @@ function(lib)
         'run:gpu_productive_seconds:increase5m', increment('gpu_productive_seconds_total', age=time)
       ),
       lib.rules.record('run:gpu_cost:increase5m', increment('gpu_cost_total', extra=['currency'], age=time)),
+    ] + [
+      // Each reason by itself: together they are twice the series of any other counter, and a rule should take less than
+      // a second for 16,000 GPUs.
       lib.rules.record(
-        'run:gpu_unused_cost:increase5m', increment('gpu_unused_cost_total', extra=['currency', 'reason'], age=time)
-      ),
+        'run:gpu_unused_cost:increase5m',
+        increment('gpu_unused_cost_total', extra=['currency', 'reason'], age=time, matchers=[['reason', '=', reason]]),
+        { reason: reason },
+      )
+      for reason in ['idle', 'down']
     ], interval='5m'),
   ]

@@ -38,7 +38,14 @@ function(lib)
   [
     lib.rules.group('gpufleet-owners', [
       record('run_gpu:gpu_share:max', lib.vocabulary.owners),
-    ] + [
+      record('node_run:gpu_share:sum', promql.sum(nodeRun, 'run_gpu:gpu_share:max')),
+      record('node:gpus:count', promql.sum(['node'], 'node_run:gpu_share:sum')),
+      record('run:gpu_share:sum', promql.sum(config.runLabels, 'node_run:gpu_share:sum')),
+      record('cluster:gpus:count', promql.sum([], 'node:gpus:count')),
+    ], interval=config.evaluationInterval),
+
+    // Means over five minutes do not change much in one: this is most of what all rules together cost.
+    lib.rules.group('gpufleet-readings', [
       record(fill('run_gpu:%s:ratio_rate5m', name), attributed(readings[name]))
       for name in names
     ] + [
@@ -48,22 +55,15 @@ function(lib)
           fill('%s\n/\n%s', [gpu.mean('sm_clock'), fill('(%s > 0)', gpu.now('sm_clock_max'))])
         ),
       ),
-      record('run_gpu:throttled:ratio_rate5m', promql.attributed(gpu.mean('throttled'))),
-    ] + [
-      record('node_run:gpu_share:sum', promql.sum(nodeRun, 'run_gpu:gpu_share:max')),
     ] + std.flattenArrays([
       [
         record(fill('node_run:%s_gpus:sum', name), weighted(name + ':ratio_rate5m')[0]),
         record(fill('node_run:%s_share:sum', name), weighted(name + ':ratio_rate5m')[1]),
       ]
       for name in names
-    ]), interval=config.evaluationInterval),
+    ]), interval=config.readingsInterval),
 
-    lib.rules.group('gpufleet-utilization', [
-      record('node:gpus:count', promql.sum(['node'], 'node_run:gpu_share:sum')),
-      record('run:gpu_share:sum', promql.sum(config.runLabels, 'node_run:gpu_share:sum')),
-      record('cluster:gpus:count', promql.sum([], 'node:gpus:count')),
-    ] + std.flattenArrays([
+    lib.rules.group('gpufleet-utilization', std.flattenArrays([
       [
         record(fill('node:%s:ratio_rate5m', name), mean(name, ['node'])),
         record(fill('run:%s:ratio_rate5m', name), mean(name, config.runLabels, '{run!=""}')),
@@ -72,7 +72,7 @@ function(lib)
         record(fill('cluster:%s:ratio_rate5m', name), mean(name, [])),
       ]
       for name in names
-    ]), interval=config.evaluationInterval),
+    ]), interval=config.readingsInterval),
 
     lib.rules.group('gpufleet-models', [
       record('model:gpus:count', promql.count(['model'], lib.vocabulary.models)),

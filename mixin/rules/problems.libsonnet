@@ -82,6 +82,18 @@ function(lib)
       problem('remap_failure', flag('remap_failure')),
       problem('remap_pending', flag('remap_pending')),
       problem('sram_exceeded', flag('sram_exceeded')),
+      problem('xid', reported(xids.fatal)),
+      problem('xid_degraded', reported(xids.degraded)),
+      // For ten minutes more: what is recorded each five minutes may be missed by a moment.
+      record('gpu:suspect:info', fill('(%s)\nand on (%s)\n(%s)', [
+        promql.gpus,
+        level,
+        'last_over_time(gpu:problem:max[10m]) or last_over_time(gpu:risk:sum[10m])',
+      ])),
+    ], interval=config.evaluationInterval),
+
+    // What takes an hour of samples, a look at all peers, or two readings of every GPU, and can wait: every five minutes.
+    lib.rules.group('gpufleet-links', [
       problem('pcie_narrow', has(
         ['pcie_width', 'pcie_width_max'],
         fill('%s\n<\n%s', [gpu.now('pcie_width'), gpu.now('pcie_width_max')]),
@@ -94,22 +106,11 @@ function(lib)
       // Where nobody can say whether it is busy, it is taken to be: heat does not come from nothing.
       problem('throttled_thermal', unlessIdle(above('throttled_thermal', thresholds.throttled))),
       problem('throttled_power_brake', above('throttled_power_brake', thresholds.powerBrake)),
-      problem('xid', reported(xids.fatal)),
-      problem('xid_degraded', reported(xids.degraded)),
-      // For ten minutes more: what is recorded each five minutes may be missed by a moment.
-      record('gpu:suspect:info', fill('(%s)\nand on (%s)\n(%s)', [
-        promql.gpus,
-        level,
-        'last_over_time(gpu:problem:max[10m]) or last_over_time(gpu:risk:sum[10m])',
-      ])),
-    ], interval=config.evaluationInterval),
-
-    // What takes an hour of samples, or a look at all peers, every five minutes.
-    lib.rules.group('gpufleet-links', [
       // More links down than on the best of its model in the cluster: boards of some models have links that are never
       // connected. A link that sleeps is not down.
+      record('model:nvlink_inactive:min', if down() == null then null else promql.min(['model'], down())),
       problem('nvlink_down', if down() == null then null else promql.max(['uuid'], promql.join(
-        fill('(%s)', down('> 0')), promql.min(['model'], down()), ['model'], '>'
+        fill('(%s)', down('> 0')), 'model:nvlink_inactive:min', ['model'], '>'
       ))),
       // What most of a model do is no GPU's trouble; of a handful nobody can say what most do.
       record('model:nvlink_recoveries:median1h', if recoveries() == null then null else fill('%s\nand\nmodel:gpus:count >= 8', [

@@ -47,7 +47,7 @@ function(lib)
       part('few_spare_rows', 1, banks('low')),
       part('no_spare_rows', 2, banks('none')),
       part('recurring_heat', 1, promql.max(
-        ['uuid'], 'count_over_time(gpu:problem:max{problem="throttled_thermal"}[1d])'
+        ['uuid'], '5 * count_over_time(gpu:problem:max{problem="throttled_thermal"}[1d])'
       ) + fill(' > %s', thresholds.recurringMinutes)),
       part('slower_than_peers', 1, promql.max(
         ['uuid'], 'count_over_time(gpu:problem:max{problem="slower_than_peers"}[1d])'

@@ -18,19 +18,22 @@ function(lib)
   local spread = fill('%s * 1.48 * run:sm_clock:ratio_mad5m', thresholds.stragglerSpread);
   local floor = fill('%s * run:sm_clock:ratio_median5m', thresholds.stragglerDeficit);
 
+  // The fewest are looked at first: most GPUs that have work compute.
   local waits = [
-    fill('run_gpu:gpu_busy:ratio_rate5m > bool %s', thresholds.waitingBusy),
-    fill('run_gpu:gpu_sm_active:ratio_rate5m < bool %s', thresholds.waitingSmActive),
+    fill('run_gpu:gpu_sm_active:ratio_rate5m{run!=""} < %s', thresholds.waitingSmActive),
+    fill('run_gpu:gpu_busy:ratio_rate5m{run!=""} > %s', thresholds.waitingBusy),
   ] + (
     if gpu.has('tensor_active')
-    then [fill('run_gpu:gpu_tensor_active:ratio_rate5m < bool %s', thresholds.waitingTensorActive)] else []
+    then [fill('run_gpu:gpu_tensor_active:ratio_rate5m{run!=""} < %s', thresholds.waitingTensorActive)] else []
   );
 
   [
     lib.rules.group('gpufleet-stragglers', [
       record('run:nodes:count', promql.count(run, 'node_run:gpu_share:sum{run!=""}')),
       record('node_run:sm_clock:ratio_min5m', ifClock(promql.min(nodeRun, 'run_gpu:sm_clock:ratio_avg5m{run!=""}'))),
-      record('node_run:throttled:ratio_max5m', promql.max(nodeRun, 'run_gpu:throttled:ratio_rate5m{run!=""}')),
+      record('node_run:throttled:ratio_max5m', promql.max(
+        nodeRun, promql.attributed(gpu.mean('throttled'), ['run!=""'])
+      )),
       record('run:sm_clock:ratio_median5m', ifClock(promql.quantile('0.5', run, clock))),
       record(
         'run:sm_clock:ratio_mad5m',
@@ -53,8 +56,8 @@ function(lib)
         'node_run:waiting_gpus:sum',
         if gpu.has('sm_active')
         then promql.sum(
-          nodeRun, 'run_gpu:gpu_share:max{run!=""}\n* ' + std.join('\n* ', ['(' + each + ')' for each in waits])
-        ),
+          nodeRun, 'run_gpu:gpu_share:max{run!=""}\nand (' + std.join('\nand ', ['(' + each + ')' for each in waits]) + ')'
+        ) + '\nor\n0 * node_run:gpu_sm_active_share:sum{run!=""}',
       ),
       record(
         'node_run:waiting_in_collective:ratio',
@@ -73,5 +76,5 @@ function(lib)
       record('node_run:gpu_power_watts:sum', promql.sum(nodeRun, promql.shared(gpu.now('power')))),
       record('node:gpu_power_watts:sum', promql.sum(['node'], 'node_run:gpu_power_watts:sum')),
       record('node:gpu_temperature_celsius:max', promql.max(['node'], 'node_run:gpu_temperature_celsius:max')),
-    ], interval=config.evaluationInterval),
+    ], interval=config.readingsInterval),
   ]

@@ -137,7 +137,7 @@ def test_groups_are_small_and_often_enough(config: dict[str, object]) -> None:
         assert group["name"].startswith("gpufleet-")
         assert len(group["name"]) <= 40
         assert 0 < len(group["rules"]) <= 20
-        assert group.get("interval", "1m") in {"15s", "30s", "1m", "5m"}
+        assert group.get("interval", "1m") in {"15s", "30s", "1m", "2m", "5m"}
         keys = [(rule.get("alert") or rule["record"], str(rule.get("labels"))) for rule in group["rules"]]
         assert len(keys) == len(set(keys)), "pint: rule/duplicate"
 

@@ -34,6 +34,7 @@ CASES: list[Case] = [
 # Groups that the rules of each group read, themselves in the order in which they need each other.
 ORDER = [
     "gpufleet-owners",
+    "gpufleet-readings",
     "gpufleet-utilization",
     "gpufleet-models",
     "gpufleet-stragglers",

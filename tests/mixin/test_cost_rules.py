@@ -27,21 +27,21 @@ RECORDED = {
 # Changes to the rules, each of which the cases must notice.
 MUTATIONS = {
     "increase": (r"last_over_time\((\w+)\[5m\] offset 1m\)", r"increase(\1[5m] offset 1m)"),
-    "nothing further back": (r"\[55m\] offset 11m", "[1m] offset 11m"),
-    "the highest of the hour before": (r"last_over_time\((\w+)\[5m\] offset 6m", r"max_over_time(\1[1h] offset 6m"),
+    "nothing further back": (r"\[15m\] offset 6m", "[5m] offset 6m"),
+    "the highest of what was before": (r"last_over_time\((\w+)\[15m\] offset 6m", r"max_over_time(\1[1h] offset 6m"),
     "windows that overlap": ("offset 6m", "offset 5m"),
     "windows with something between": ("offset 6m", "offset 7m"),
     "any lower value is a reset": (r"2 \* max", "max"),
     "no value is a reset": (r"2 \* max", "1e9 * max"),
-    "every account is young": ("3900", "39000000"),
-    "no account is young": ("3900", "0"),
+    "every account is young": ("1300", "39000000"),
+    "no account is young": ("1300", "0"),
     "by address": (r"max by \(cluster, node, uuid", "max by (cluster, node, instance, uuid"),
     "by number": (r"max by \(cluster, node, uuid", "max by (cluster, node, gpu, uuid"),
     "added up over scrape jobs": (r"max by \(", "sum by ("),
     "not by cluster": (r"sum by \(cluster, ", "sum by ("),
     "one GPU of a run": (r"sum by \(", "max by ("),
     "one currency": (", currency", ""),
-    "one reason": (", reason", ""),
+    "one reason": (r'reason=\\?"down', 'reason=\\"idle'),
 }
 
 

@@ -128,4 +128,4 @@ def test_groups_are_small_and_evaluated_often_enough() -> None:
     for group in groups():
         assert len(group["rules"]) <= 20
         assert len(group["name"]) <= 40
-        assert group.get("interval", "1m") in {"1m", "5m"}
+        assert group.get("interval", "1m") in {"1m", "2m", "5m"}

@@ -16,7 +16,7 @@ CONFIGURATIONS: list[dict[str, object]] = [
     {"inferenceSystems": ["nim"]},
 ]
 # The many side as it stands, looked up on the cluster and some labels, in what is reduced to exactly those labels.
-JOIN = re.compile(r"\n(?:[-+*/]|[=!<>]=?|>|<) on \(([^)]*)\) group_left \(\)\nmax by \(([^)]*)\) \(")
+JOIN = re.compile(r"\n(?:[-+*/]|[=!<>]=?|>|<) on \(([^)]*)\) group_left \(\)\n\(?(?:max|min|sum|avg|count) by \(([^)]*)\) \(")
 # Of these, seconds and money are counted: their growth is for the increment alone.
 COUNTED = re.compile(r"_(?:seconds|cost|joules)_total$|_ENERGY|_SECONDS_TOTAL|VIOLATION")
 
@@ -65,7 +65,8 @@ def test_the_increment_is_written_in_one_place() -> None:
         "run:gpu_allocated_seconds:increase5m",
         "run:gpu_productive_seconds:increase5m",
         "run:gpu_cost:increase5m",
-        "run:gpu_unused_cost:increase5m",
+        "run:gpu_unused_cost:increase5m{'reason': 'idle'}",
+        "run:gpu_unused_cost:increase5m{'reason': 'down'}",
     }
     assert written == {"promql.libsonnet"}
 

@@ -111,7 +111,10 @@ def asked(
             {"expr": expression, "eval_time": "12m", "exp_samples": samples} for expression, samples in expected.items()
         ],
     }
-    order = sorted((group["name"] for group in made), key=lambda name: (name != "gpufleet-owners", name))
+    order = sorted(
+        (group["name"] for group in made),
+        key=lambda name: (name != "gpufleet-owners", name != "gpufleet-readings", name),
+    )
     cases = {
         "rule_files": ["rules.yaml"],
         "evaluation_interval": "1m",
