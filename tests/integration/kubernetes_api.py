@@ -1,7 +1,7 @@
 """A real kube-apiserver on a real etcd, with RBAC and service accounts, started for one test and ended with it.
 
-There is no scheduler, no kubelet and no controller: pods are put on a node by name, and a test says what becomes of
-them.
+There is no scheduler and no kubelet: pods are put on a node by name, and a test says what becomes of them. Controllers
+run where a test starts them.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class KubernetesApi:
         self._etcd = etcd
         self._directory = directory
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
-        self._ports = dict(zip(("etcd", "peer", "api"), _free_ports(3), strict=True))
+        self._ports = dict(zip(("etcd", "peer", "api", "controllers"), _free_ports(4), strict=True))
         self.url = f"https://127.0.0.1:{self._ports['api']}"
         directory.mkdir()
         self.ca_file = write_pems(directory).folder / "ca.crt"
@@ -116,6 +116,47 @@ class KubernetesApi:
             "--disable-admission-plugins=ServiceAccount",
         )
         until(self._is_ready, "the API server is ready", seconds=120, every=0.2)
+
+    def start_controllers(self, manager: Path, *names: str) -> None:
+        """Start the kube-controller-manager at ``manager`` with these controllers only, as the administrator."""
+        cluster = {"server": self.url, "certificate-authority": str(self.ca_file)}
+        content = {
+            "current-context": "c",
+            "contexts": [{"name": "c", "context": {"cluster": "k", "user": "u"}}],
+            "clusters": [{"name": "k", "cluster": cluster}],
+            "users": [{"name": "u", "user": {"token": ADMIN}}],
+        }
+        kubeconfig = self._directory / "controllers.kubeconfig"
+        kubeconfig.write_text(json.dumps(content), encoding="ascii")
+        self._run(
+            "controllers",
+            str(manager),
+            f"--kubeconfig={kubeconfig}",
+            f"--controllers={','.join(names)}",
+            "--leader-elect=false",
+            "--bind-address=127.0.0.1",
+            f"--secure-port={self._ports['controllers']}",
+            f"--cert-dir={self._directory / 'controllers'}",
+        )
+        until(self._controllers_are_ready, "the controllers are ready", seconds=60, every=0.2)
+
+    def stop_controllers(self) -> None:
+        """End the controllers."""
+        self._finish("controllers")
+
+    def _controllers_are_ready(self) -> bool:
+        if self._processes["controllers"].poll() is not None:
+            raise ChildProcessError(f"the controllers have ended: {self.log('controllers')[-2000:]}")
+        # Its own certificate is made at its start, by no authority that anybody knows.
+        unknown = ssl.create_default_context()
+        unknown.check_hostname = False
+        unknown.verify_mode = ssl.CERT_NONE
+        try:
+            where = f"https://127.0.0.1:{self._ports['controllers']}/healthz"
+            with urllib.request.urlopen(where, timeout=5, context=unknown) as response:
+                return bool(response.status == 200)
+        except (OSError, urllib.error.URLError):
+            return False
 
     def stop(self) -> None:
         """End the API server; what it stored stays."""
@@ -216,7 +257,7 @@ class KubernetesApi:
             process.wait(20)
 
     def _end(self) -> None:
-        for name in ("api", "etcd"):
+        for name in ("controllers", "api", "etcd"):
             self._finish(name)
 
 

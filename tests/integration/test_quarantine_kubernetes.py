@@ -153,6 +153,40 @@ def test_a_node_goes_out_and_comes_back(kubernetes: KubernetesApi, service: Clie
     assert [each["type"] for each in found["status"]["conditions"]] == ["Ready"]
 
 
+@pytest.fixture
+def _node_controller(kubernetes: KubernetesApi) -> Iterator[None]:
+    manager = kubernetes_program("kube-controller-manager")
+    if manager is None:
+        pytest.skip(f"no kube-controller-manager: {BUILD_REMEDY}")
+    kubernetes.start_controllers(manager, "node-lifecycle-controller")
+    yield
+    kubernetes.stop_controllers()
+
+
+@pytest.mark.usefixtures("_node_controller")
+def test_a_mark_survives_the_node_controller(kubernetes: KubernetesApi, service: Client) -> None:
+    """It replaces the list of taints when a node is cordoned; ours and its own are both there in the end."""
+    names = [f"marked-{number}" for number in range(12)]
+    for name in names:
+        kubernetes.create_node(name, {})
+        status = {"capacity": {"nvidia.com/gpu": "8"}, "conditions": [{"type": "Ready", "status": "True"}]}
+        kubernetes.request("PATCH", f"{CORE}/nodes/{name}/status", {"status": status}, kind=MERGE)
+    told = [record(incident(name, f"i-{name}", holders=())) for name in names]
+
+    def keys(name: str) -> set[str]:
+        found = kubernetes.request("GET", f"{CORE}/nodes/{name}")
+        return {taint["key"] for taint in found["spec"].get("taints", ())}
+
+    for each in told:
+        assert outcomes(marks(service).mark(each))[0] == ("cordon", Outcome.DONE)
+    both = {KEY, "node.kubernetes.io/unschedulable"}
+    until(lambda: all(keys(name) >= both for name in names), "each node has our taint and the controller's", seconds=30)
+
+    for each in told:
+        assert outcomes(marks(service).release(each, last=True))[0] == ("uncordon", Outcome.DONE)
+    until(lambda: not any(keys(name) & both for name in names), "each node is as it was", seconds=30)
+
+
 def test_the_ledger_lies_in_config_maps(kubernetes: KubernetesApi, service: Client) -> None:
     """Written by compare-and-swap, moved to the history, found again by another process."""
     now = time.time()
