@@ -16,7 +16,9 @@ CONFIGURATIONS: list[dict[str, object]] = [
     {"inferenceSystems": ["nim"]},
 ]
 # The many side as it stands, looked up on the cluster and some labels, in what is reduced to exactly those labels.
-JOIN = re.compile(r"\n(?:[-+*/]|[=!<>]=?|>|<) on \(([^)]*)\) group_left \(\)\n\(?(?:max|min|sum|avg|count) by \(([^)]*)\) \(")
+JOIN = re.compile(
+    r"\n(?:[-+*/]|[=!<>]=?|>|<) on \(([^)]*)\) group_left \(\)\n\(?(?:max|min|sum|avg|count) by \(([^)]*)\) \("
+)
 # Of these, seconds and money are counted: their growth is for the increment alone.
 COUNTED = re.compile(r"_(?:seconds|cost|joules)_total$|_ENERGY|_SECONDS_TOTAL|VIOLATION")
 

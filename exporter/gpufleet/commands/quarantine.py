@@ -12,11 +12,20 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 WORDS: dict[str, tuple[str, str, str]] = {
+    "serve": ("gpufleet.commands.quarantine_serve", "main", "take alerts from Alertmanager, and act on them"),
     "check": ("gpufleet.commands.quarantine_check", "main", "say what a policy file means, and what is wrong with it"),
     "simulate": (
         "gpufleet.commands.quarantine_simulate",
         "main",
         "say what a policy would have done with last month's incidents, or with a payload",
+    ),
+    "list": ("gpufleet.commands.quarantine_people", "show_list", "list the nodes that are out, and those that wait"),
+    "show": ("gpufleet.commands.quarantine_people", "show", "tell everything that is known of a node or an incident"),
+    "release": ("gpufleet.commands.quarantine_people", "release", "give a node back"),
+    "reset-breaker": (
+        "gpufleet.commands.quarantine_people",
+        "reset_breaker",
+        "let new nodes be taken out again, after too many faults at once",
     ),
 }
 """Name to the module and function that run it, and what it is for."""
@@ -58,4 +67,7 @@ words:
 
 examples:
   gpufleet quarantine check policy.yaml
-  gpufleet quarantine simulate --policy.file=policy.yaml --prometheus.url=http://localhost:9090 --last=30d"""
+  gpufleet quarantine simulate --policy.file=policy.yaml --prometheus.url=http://localhost:9090 --last=30d
+  gpufleet quarantine serve --policy.file=policy.yaml
+  gpufleet quarantine list
+  gpufleet quarantine release gpu-node-0017"""

@@ -76,6 +76,7 @@ class Committer:
         self._written_at = float("-inf")
         self._waiting: list[_Asked] = []
         self._changed = threading.Condition()
+        self._reading = threading.Lock()
         self._started = self._stopping = False
         self._failures = OnChange(_log)
         self.writes = 0
@@ -126,11 +127,21 @@ class Committer:
             raise NotRecordedError(f"the ledger was not written within {wait:g} s")
         return _answer(asked)
 
-    def refresh(self) -> None:
-        """Forget what was loaded and seen: the next change reads both anew. For the worker, on its own beat."""
-        with self._changed:
-            self._held = None
-            self._viewed_at = float("-inf")
+    def fresh(self) -> tuple[Book, View]:
+        """Read both anew, the ledger first: whatever it says was done was done before the nodes were seen.
+
+        Raises:
+            UnobservableError, NotRecordedError: one of them cannot be read.
+        """
+        try:
+            held = self._store.load()
+        except StoreError as error:
+            raise NotRecordedError(str(error)) from error
+        view = self._read_view()
+        with self._reading:
+            self._held = held
+            self._view, self._viewed_at = view, self._monotonic()
+        return held.book, view
 
     def _run(self) -> None:
         while True:
@@ -150,7 +161,8 @@ class Committer:
     def commit(self, batch: list[_Asked]) -> None:
         """Decide on a batch and write it; every one of it has its answer afterwards."""
         try:
-            self._commit(batch)
+            with self._reading:
+                self._commit(batch)
         except UnobservableError as error:
             self._refuse(batch, f"the nodes cannot be seen: {error}")
         except StoreError as error:

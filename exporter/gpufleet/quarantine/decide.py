@@ -77,7 +77,7 @@ class Session:
         waiting = [
             record
             for record in self._records.values()
-            if record.decision.verdict is Verdict.DEFER and record.resolved_at is None
+            if record.decision.verdict is Verdict.DEFER and record.stage is Stage.NONE and record.resolved_at is None
         ]
         waiting.sort(key=lambda record: (record.incident.since, record.key))
         return [(record.key, self._decide(record.incident, record)) for record in waiting]

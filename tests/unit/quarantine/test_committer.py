@@ -152,7 +152,7 @@ def test_the_nodes_are_looked_at_once_for_many() -> None:
     committer.apply(deliver(2))
     assert eyes.looks == 1
 
-    committer.refresh()
+    committer.fresh()
     committer.apply(deliver(3))
 
     assert eyes.looks == 2
