@@ -19,6 +19,11 @@ WORDS: dict[str, tuple[str, str, str]] = {
         "main",
         "say what a policy would have done with last month's incidents, or with a payload",
     ),
+    "lint": (
+        "gpufleet.quarantine.lint.command",
+        "main",
+        "say whether a hardware fault would cost a workload a retry, and what to add",
+    ),
     "list": ("gpufleet.commands.quarantine_people", "show_list", "list the nodes that are out, and those that wait"),
     "show": ("gpufleet.commands.quarantine_people", "show", "tell everything that is known of a node or an incident"),
     "release": ("gpufleet.commands.quarantine_people", "release", "give a node back"),
