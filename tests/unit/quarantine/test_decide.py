@@ -231,6 +231,17 @@ def test_a_release_is_remembered() -> None:
     assert judged([incident(2)], book=session.book)[0] == [("quarantine", "isolate")]
 
 
+def test_a_release_of_what_waits_is_remembered_too() -> None:
+    """When there is room it does not come back either."""
+    policy = replace(WIDE, budget=replace(WIDE.budget, most=1, most_share=0.0))
+    _, book = judged([incident(1), incident(2, "n2")], policy)
+    session = Session(book, view(), policy, NOW + 1)
+    session.release([incident(2, "n2").key], "ada")
+
+    assert Session(session.book, view(), WIDE, NOW + 2).again() == []
+    assert judged([incident(2, "n2")], book=session.book)[0] == [("suppress", "released")]
+
+
 def test_an_alert_that_has_ended_changes_nothing_outside() -> None:
     """It is noted; what only waited is over."""
     policy = replace(WIDE, budget=replace(WIDE.budget, most=1, most_share=0.0))

@@ -31,6 +31,7 @@ def seen(content: dict[str, Any], name: str = "n") -> Node | None:
         ({"status": {**READY, **GPUS}}, True),
         ({"status": {**READY, "capacity": {"nvidia.com/gpu": "0"}}}, True),
         ({"status": {**READY, "capacity": {"nvidia.com/mig-1g.10gb": "7"}}}, True),
+        ({"status": {**READY, "capacity": {"nvidia.com/gpu.shared": "16"}}}, True),
         ({"status": READY, "metadata": {"labels": {"nvidia.com/gpu.present": "true"}}}, True),
         ({"status": READY, "metadata": {"labels": {"nvidia.com/gpu.present": "false"}}}, False),
         ({"status": {**READY, "capacity": {"cpu": "8", "amd.com/gpu": "1"}}}, False),

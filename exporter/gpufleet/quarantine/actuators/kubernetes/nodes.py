@@ -9,6 +9,7 @@ import msgspec
 
 from gpufleet.quarantine.actuators import UnobservableError
 from gpufleet.quarantine.actuators.kubernetes.api import Api
+from gpufleet.quarantine.actuators.kubernetes.gpu_resources import is_gpu
 from gpufleet.quarantine.actuators.kubernetes.marks import mark_of
 from gpufleet.quarantine.actuators.kubernetes.places import NAMESPACES, NODES
 from gpufleet.quarantine.actuators.kubernetes.refusals import ApiError
@@ -17,7 +18,6 @@ from gpufleet.quarantine.view import Node, View
 
 OPTED_OUT = "ignore"
 """The value of the opt-out label that counts."""
-_GPU, _SLICE = "nvidia.com/gpu", "nvidia.com/mig-"
 
 
 class _Meta(msgspec.Struct):
@@ -66,7 +66,7 @@ def view(api: Api, rules: Nodes, clock: Callable[[], float]) -> View:
 
 
 def _has_gpus(node: _Node, rules: Nodes) -> bool:
-    offered = any(name == _GPU or name.startswith(_SLICE) for name in node.status.capacity)
+    offered = any(is_gpu(name) for name in node.status.capacity)
     return offered or node.metadata.labels.get(rules.gpu_label) == "true"
 
 

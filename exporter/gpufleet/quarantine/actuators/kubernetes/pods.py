@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from gpufleet.quarantine.actuators.kubernetes.gpu_resources import is_gpu
 from gpufleet.quarantine.record import Outcome, Step
 
 if TYPE_CHECKING:
@@ -23,7 +24,6 @@ TRACKING = "batch.kubernetes.io/job-tracking"
 STRIPPED = "gpufleet.io/finalizer-stripped"
 """On a pod that we have taken out of its Job's count: the incident, until the pod is gone or the finalizer is back."""
 _MIRROR = "kubernetes.io/config.mirror"
-_GPUS = ("nvidia.com/gpu", "nvidia.com/mig-")
 _SECOND = 1.0
 """Times in pods are cut to the second."""
 
@@ -139,7 +139,7 @@ class Pod(msgspec.Struct, frozen=True):
         """Whether it holds a GPU or a slice."""
         for container in self.spec.containers:
             limits = (container.resources or {}).get("limits") or {}
-            if any(name == _GPUS[0] or name.startswith(_GPUS[1]) for name in limits):
+            if any(is_gpu(name) for name in limits):
                 return True
         return False
 
