@@ -20,6 +20,9 @@ _GPU = re.compile(r"(?:--gres=\S*gpu|--gpus|--tres-per-\w+=\S*gpu|-G(?:\s|\d|$)|
 _BY_QUARANTINE = (
     "Slurm counts no requeue; the quarantine asks for one while the controller remembers the job (MinJobAge)"
 )
+_STEP = re.compile(r"\bsrun\s.*?(?=gpufleet\s+run\b)", re.DOTALL)
+"""srun with the launcher in its tasks; one around srun is not concerned."""
+_KILLS = re.compile(r"\s(?:--kill-on-bad-exit|-K)(=?[01]?)(?=\s)")
 _SEEN = "only #SBATCH lines are seen, not options on sbatch's own command line"
 _VALUED = frozenset("nNcGpwxJoeitADmCdkK")
 """Options of srun of one letter that take a value."""
@@ -41,7 +44,7 @@ def judge_script(document: Document, facts: Facts) -> Judgement:
     strict = interpreter.startswith("#!") and bool(re.search(r"\s-\w*e", interpreter))
     match launcher_status(document.script, exits_on_error=strict):
         case Status.PASSED:
-            return _requeued(code, configuration)
+            return _hidden(document.script, configuration) or _requeued(code, configuration)
         case Status.SWALLOWED:
             reason = "the script goes on after the launcher and ends with another exit status, so that no fault is seen"
             return Judgement(
@@ -80,6 +83,22 @@ def _not_requeued(directives: list[str], configuration: Document | None) -> Judg
         reason = f"JobRequeue=0 in {configuration.file}: jobs are not started again unless they ask for it"
         return Judgement(Verdict.LOST, reason, WHOLE, (Change(WHOLE, "#SBATCH --requeue"),))
     return None
+
+
+def _hidden(script: str, configuration: Document | None) -> Judgement | None:
+    """Whether srun kills the peers of a task that has failed; then it ends with their signal, not with the code."""
+    found = next((match for each in logical_lines(script) if (match := _STEP.search(each))), None)
+    if found is None:
+        return None
+    line, asked = found.string, _KILLS.findall(found[0])
+    by_default = configuration is not None and _setting(configuration.script, "KillOnBadExit") == "1"
+    if not (asked[-1] not in {"=0", "0"} if asked else by_default):
+        return None
+    how = "--kill-on-bad-exit" if asked else "KillOnBadExit=1 in slurm.conf"
+    reason = f"{how}: the peers that srun kills hide the launcher's code, for srun reports signals above exit codes"
+    without = _KILLS.sub("", found[0])
+    wanted = line.replace(found[0], without if asked else without.replace("srun", "srun --kill-on-bad-exit=0", 1))
+    return Judgement(Verdict.COSTS, reason, WHOLE, (Change(WHOLE, wanted),), (_BY_QUARANTINE,))
 
 
 def _requeued(code: int, configuration: Document | None) -> Judgement:

@@ -227,6 +227,11 @@ SCRIPTS = [
     (HEAD + "for i in 1 2; do\nsrun gpufleet run -- a\ndone\n", UNKNOWN, "cannot be seen"),
     (HEAD + "#SBATCH --no-requeue\nexec srun gpufleet run -- a\n", LOST, "--no-requeue"),
     (HEAD + "#SBATCH --no-requeue\n#SBATCH --requeue\nexec srun gpufleet run -- a\n", SAFE, ""),
+    (HEAD + "exec srun --kill-on-bad-exit=1 -n 2 gpufleet run -- a\n", COSTS, "exec srun -n 2 gpufleet run -- a"),
+    (HEAD + "exec srun -K gpufleet run -- a\n", COSTS, "srun reports signals above exit codes"),
+    (HEAD + "exec srun --kill-on-bad-exit gpufleet run -- a\n", COSTS, "exec srun gpufleet run -- a"),
+    (HEAD + "exec srun --kill-on-bad-exit=0 gpufleet run -- a\n", SAFE, ""),
+    (HEAD + "exec gpufleet run -- srun --kill-on-bad-exit=1 a\n", SAFE, ""),
     (HEAD + "srun --ntasks=2 -n 4 python a.py\n", COSTS, "exec srun --ntasks=2 -n 4 gpufleet run -- python a.py"),
     (HEAD + "srun --ntasks 2 python a.py\n", COSTS, "exec srun gpufleet run -- …"),
     (HEAD + "python a.py\n", COSTS, "exec gpufleet run -- python a.py"),
@@ -278,5 +283,8 @@ def test_a_script_beside_its_configuration() -> None:
     assert script(good, "ClusterName=c\nRequeueExit=250\n").verdict is SAFE
     assert script(good, "ClusterName=c\n").verdict is COSTS
     assert script(good, "ClusterName=c\nRequeueExit=250\nJobRequeue=0\n").verdict is LOST
+    assert script(good, "ClusterName=c\nRequeueExit=250\nKillOnBadExit=1\n").verdict is COSTS
+    spared = good.replace("srun", "srun --kill-on-bad-exit=0")
+    assert script(spared, "ClusterName=c\nRequeueExit=250\nKillOnBadExit=1\n").verdict is SAFE
     requeued = good.replace("exec", "#SBATCH --requeue\nexec")
     assert script(requeued, "ClusterName=c\nRequeueExit=250\nJobRequeue=0\n").verdict is SAFE
