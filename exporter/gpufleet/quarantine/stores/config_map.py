@@ -79,6 +79,7 @@ class ConfigMapStore:
         self._clock = clock
         self._name = name
         self._main = _Sheet()
+        self._part_names = part_names(name)
         self._parts: dict[str, _Sheet] = {}
 
     def load(self) -> Held:
@@ -108,11 +109,14 @@ class ConfigMapStore:
         return Held(self._whole(self._main), self._main.version)
 
     def _read_history(self, main: _Sheet) -> bool:
-        """Bring the parts up to date; False if one is not as ``main`` has it: it may be newer than ``main``."""
+        """Bring the parts up to date; False if one is not as ``main`` has it: it may be newer than ``main``.
+
+        One that ``main`` does not name has nothing that is not in ``main`` itself.
+        """
         as_known = True
-        for name in part_names(self._name):
+        for name in self._part_names:
             expected = main.data.get(name, "")
-            if name not in self._parts or self._parts[name].digest != expected:
+            if self._parts.get(name, _Sheet()).digest != expected:
                 self._parts[name] = self._read(name)
                 as_known = as_known and self._parts[name].digest == expected
         return as_known
@@ -138,28 +142,41 @@ class ConfigMapStore:
     def _moved(self, moving: Mapping[Key, Record]) -> list[Key]:
         """Write records that the main ConfigMap holds into the history; the keys of those that are there now."""
         moved: list[Key] = []
+        lost: ConflictError | None = None
         by_part: dict[str, dict[Key, Record]] = {}
         for key, record in moving.items():
             by_part.setdefault(self._part_of(key), {})[key] = record
         for name, records in sorted(by_part.items()):
-            sheet = self._parts[name]
-            young = {key: record for key, record in sheet.book.records.items() if not self._is_old(record)}
             try:
+                sheet = self._part(name)
+                young = {key: record for key, record in sheet.book.records.items() if not self._is_old(record)}
                 self._parts[name] = self._write(name, sheet, Book({**young, **records}), {})
-            except ConflictError:
-                # Somebody has moved the same ones, or a chart has made it meanwhile: the next load reads it.
-                del self._parts[name]
-                raise
+            except ConflictError as error:
+                # Somebody has moved the same ones: with what is there now, the next load finds out. All parts are
+                # looked at before that, so that a move which was left half done costs one more load, not one for each.
+                self._parts[name] = self._read(name)
+                lost = error
             except FullError:
                 continue  # They stay in the main one, which says so when that is full too.
-            moved += records
+            else:
+                moved += records
+        if lost is not None:
+            raise lost
         return moved
+
+    def _part(self, name: str) -> _Sheet:
+        """A part as it was last seen. One that was never looked at, and is not empty, is newer than what was loaded."""
+        if name not in self._parts:
+            self._parts[name] = self._read(name)
+            if self._parts[name].digest:
+                raise ConflictError(f"{self._where(name)} has been written meanwhile")
+        return self._parts[name]
 
     def _is_old(self, record: Record) -> bool:
         return max(record.decided_at, record.changed_at) < self._clock() - _KEEP_SECONDS
 
     def _part_of(self, key: Key) -> str:
-        return part_names(self._name)[zlib.crc32(str(key).encode()) % PARTS]
+        return self._part_names[zlib.crc32(str(key).encode()) % PARTS]
 
     def _read(self, name: str) -> _Sheet:
         try:

@@ -49,6 +49,7 @@ def test_an_empty_place_is_an_empty_book() -> None:
 
     assert held.book == Book()
     assert not cluster.all("configmaps")
+    assert len(cluster.calls) == 1
 
 
 def test_what_was_saved_is_loaded_by_another() -> None:
@@ -173,6 +174,29 @@ def test_a_write_that_fails_between_history_and_main_loses_and_doubles_nothing()
     assert again.book == book
 
 
+@pytest.mark.parametrize("known", [0, 60])
+def test_a_move_that_another_replica_left_half_done_is_ended(known: int) -> None:
+    """By one that has seen the history as it was before: it is told once to load again, and then goes on."""
+    cluster = FakeCluster()
+    other = store(cluster)
+    before, after = of(*many(known)), of(*many(known), *[replace(each, resolved_at=3.0) for each in many(60)])
+    held = other.save(before, other.load().version)
+    held = other.save(before, held.version)
+    held = other.save(after, held.version)
+
+    def meet(call: Call) -> Fault:
+        return Fault.LOST_REQUEST if call.verb == "update" and call.place.name == NAME else Fault.NONE
+
+    broken = ConfigMapStore(cluster.api(meet=meet), "gpufleet", lambda: NOW)
+    with pytest.raises(StoreError):
+        broken.save(after, broken.load().version)
+
+    with pytest.raises(ConflictError):
+        other.save(after, held.version)
+    held = other.save(after, other.load().version)
+    assert held.book == after == store(cluster).load().book
+
+
 def test_what_others_write_during_a_load_is_seen_whole_or_not_at_all() -> None:
     """A part of the history that is newer than the main ConfigMap that was read may not be put together with it."""
     cluster = FakeCluster()
@@ -252,12 +276,12 @@ def test_a_ledger_that_is_full_says_so_and_stays() -> None:
 
 def test_a_part_that_is_full_leaves_its_records_where_they_were(monkeypatch: pytest.MonkeyPatch) -> None:
     """The main one holds them for as long as it can."""
+    monkeypatch.setattr(module, "part_names", lambda name: (f"{name}-history-00",) * 16)
     cluster = FakeCluster()
     ledger = store(cluster)
     noise = random.Random(1)
     records = [refused(incident(f"gpu-{number}", noise.randbytes(400).hex())) for number in range(160)]
     held = ledger.save(of(*records), ledger.load().version)
-    monkeypatch.setattr(module, "part_names", lambda name: (f"{name}-history-00",) * 16)
     monkeypatch.setattr(module, "_MOST_BYTES", 90_000)
 
     held = ledger.save(of(*records[:60]), held.version)
