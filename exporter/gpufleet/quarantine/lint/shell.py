@@ -13,11 +13,16 @@ from enum import StrEnum
 
 LAUNCHER = re.compile(r"(?:^|[\s;&|(])(?:\S*/)?gpufleet\s+run(?:\s|$)")
 _HERE = re.compile(r"<<-?\s*(['\"]?)(\w+)\1")
-_SETS_E = re.compile(r"(?:^|[;&]\s*)set\s+(?:-\w*e\w*\b|.*-o\s+errexit\b)")
-_PIPEFAIL = re.compile(r"(?:^|[;&]\s*)set\s.*\bpipefail\b")
-_KEEPS = re.compile(r"(\w+)=\$\?\s*\Z")
+_SETS_E = re.compile(r"set\s+(?:-\w*e\w*\b|.*-o\s+errexit\b)")
+_UNSETS_E = re.compile(r"set\s+(?:\+\w*e|.*\+o\s+errexit\b)")
+_PIPEFAIL = re.compile(r"set\s.*\bpipefail\b")
+_KEEPS = re.compile(r"(\w+)=\$\?\Z")
+_REDIRECTION = re.compile(r"\d*(?:>>?|<)&?\s*[^\s;&|]+|&>>?\s*[^\s;&|]+")
 _OPENS = frozenset({"if", "for", "while", "until", "case", "select", "{", "("})
 _CLOSES = frozenset({"fi", "done", "esac", "}", ")"})
+_ASKS = frozenset({"if", "elif", "while", "until", "!"})
+"""Words that ask for a status, and so let a script go on whatever it is."""
+_INNER = frozenset({"then", "do", "else"})
 
 
 class Status(StrEnum):
@@ -68,46 +73,67 @@ def logical_lines(script: str) -> Iterator[str]:
 
 
 def _of(lines: list[str], number: int, exits_on_error: bool) -> Status:  # noqa: FBT001 - as the caller's
-    line, after = lines[number], lines[number + 1 :]
-    words = _unquoted(line)
-    before = lines[:number]
-    strict = exits_on_error or any(_SETS_E.search(each) for each in before) or bool(_SETS_E.search(words))
-    piped = re.search(r"(?<!\|)\|(?!\|)", words[_position(words) :])
-    if piped and not any(_PIPEFAIL.search(each) for each in (*before, words)):
-        return Status.SWALLOWED
-    if re.match(r"(?:if|while|until|!)\s", words) or re.search(r"gpufleet\s+run\b.*(?:\|\||(?<!&)&\s*\Z)", words):
-        return Status.SWALLOWED
-    if re.match(r"exec\s", words):
-        return Status.PASSED
-    rest = words[_position(words) :]
-    inside = _depth([*before, words[: _start(words)]]) > 0
-    if strict and not re.search(r"&&", rest):
-        return Status.PASSED
-    if inside:
+    plain = [_REDIRECTION.sub(" ", _unquoted(line)) for line in lines]
+    found = LAUNCHER.search(plain[number])
+    if found is None or any(re.search(r"\btrap\b", each) for each in plain):
         return Status.UNSEEN
+    before, rest, after = plain[number][: found.start()], plain[number][found.end() :], lines[number + 1 :]
+    settings = [*_outermost(plain[:number]), *_parts(before)]
+    strict = _is_strict(settings, exits_on_error)
+    words = _parts(before + " ")[-1].split()
+    if _ASKS.intersection(words) or "||" in rest or re.search(r"(?<!&)&(?!&)", rest):
+        return Status.SWALLOWED
+    if re.search(r"[(){}`$]", before) or re.search(r"[(){}`]", rest):
+        return Status.UNSEEN
+    if "|" in rest and not any(_PIPEFAIL.match(each) for each in settings):
+        return Status.SWALLOWED
+    if _depth([*plain[:number], before]) > 0 or _INNER.intersection(words):
+        return Status.PASSED if strict and _is_plain_loop(plain, number) and "&&" not in rest else Status.UNSEEN
     following = [part for part in re.split(r";|&&", rest)[1:] if part.strip()]
+    if "exec" in words[:1] or (strict and "&&" not in rest):
+        return Status.PASSED
     return _kept([*map(str.strip, following), *after])
 
 
 def _kept(after: list[str]) -> Status:
     """What the lines after the launcher's make of ``$?``."""
-    if not after or re.match(r"exit\s+(?:\$\?|\"\$\?\")\s*\Z", after[0]):
+    if not after or re.match(r"exit\s+(?:\$\?|\"\$\?\")\Z", after[0]):
         return Status.PASSED
     if kept := _KEEPS.match(after[0]):
         name = kept[1]
-        ends = re.compile(rf'exit\s+"?\$(?:{name}|\{{{name}\}})"?\s*\Z')
-        return Status.PASSED if ends.match(after[-1]) else Status.UNSEEN
+        ends = re.compile(rf'exit\s+"?\$(?:{name}|\{{{name}\}})"?\Z')
+        between = any(re.search(rf"\bexit\b|\b{name}=|\bexec\b|\breturn\b", each) for each in after[1:-1])
+        sure = ends.match(after[-1]) and not between and _depth(after[1:-1]) == 0
+        return Status.PASSED if sure else Status.UNSEEN
     return Status.SWALLOWED
 
 
-def _position(words: str) -> int:
-    found = LAUNCHER.search(words)
-    return found.end() if found else 0
+def _is_strict(settings: list[str], strict: bool) -> bool:  # noqa: FBT001 - what it was before
+    """Whether the shell ends at errors after these commands."""
+    for each in settings:
+        if _UNSETS_E.match(each):
+            strict = False
+        elif _SETS_E.match(each):
+            strict = True
+    return strict
 
 
-def _start(words: str) -> int:
-    found = LAUNCHER.search(words)
-    return found.start() if found else 0
+def _is_plain_loop(plain: list[str], number: int) -> bool:
+    """Whether what is open around the line are loops and branches alone, whose own status nobody asks for."""
+    around = [word for line in plain[:number] for word in re.split(r"[\s;]+", line)]
+    if any(word in {"{", "(", "case"} or word.endswith(("()", "(")) for word in (*around, *plain[number].split())):
+        return False
+    return not any(re.match(r"(?:fi|done|esac)\b.*[|&]", line) for line in plain[number + 1 :])
+
+
+def _outermost(plain: list[str]) -> list[str]:
+    """Commands that stand in no loop, branch, function or subshell."""
+    return [part for at, line in enumerate(plain) if _depth(plain[:at]) == 0 for part in _parts(line)]
+
+
+def _parts(line: str) -> list[str]:
+    """The commands of a line; what follows && or || is not sure to be run, and stays with what it follows."""
+    return [part.strip() for part in line.split(";")]
 
 
 def _depth(lines: list[str]) -> int:
