@@ -145,26 +145,38 @@ def create(kubernetes: KubernetesApi, job: Json) -> str:
     return name
 
 
-def running(kubernetes: KubernetesApi, job: str) -> Json:
-    """The one pod of the Job that has not ended, on the node, once there is one."""
+def listed(kubernetes: KubernetesApi, job: str) -> list[Json]:
+    """The Job's pods."""
     path = f"/api/v1/namespaces/{NAMESPACE}/pods?labelSelector=batch.kubernetes.io/job-name={job}"
+    found: list[Json] = kubernetes.request("GET", path)["items"]
+    return found
+
+
+def is_tracked(pod: Json) -> bool:
+    """Whether its Job's controller has still to judge it."""
+    return "batch.kubernetes.io/job-tracking" in pod["metadata"].get("finalizers", [])
+
+
+def started(kubernetes: KubernetesApi, job: str, count: int = 1) -> list[Json]:
+    """The Job's pods that have not ended, on the node, once there are so many; by name."""
 
     def found() -> list[Json]:
-        return [each for each in kubernetes.request("GET", path)["items"] if each["status"]["phase"] != "Failed"]
+        return [each for each in listed(kubernetes, job) if each["status"]["phase"] != "Failed"]
 
     # A failure that is ignored holds the next pod up for ten seconds.
-    until(lambda: len(found()) == 1, f"{job} has a pod", seconds=60, every=0.2)
-    (pod,) = found()
-    name = pod["metadata"]["name"]
-    target = {
-        "apiVersion": "v1",
-        "kind": "Binding",
-        "metadata": {"name": name},
-        "target": {"kind": "Node", "name": NODE},
-    }
-    kubernetes.request("POST", f"/api/v1/namespaces/{NAMESPACE}/pods/{name}/binding", target)
-    kubernetes.set_phase(NAMESPACE, name, "Running")
-    return kubernetes.request("GET", f"/api/v1/namespaces/{NAMESPACE}/pods/{name}")
+    until(lambda: len(found()) == count, f"{job} has {count} pods", seconds=60, every=0.2)
+    for pod in found():
+        name = pod["metadata"]["name"]
+        at = {"kind": "Node", "name": NODE}
+        target = {"apiVersion": "v1", "kind": "Binding", "metadata": {"name": name}, "target": at}
+        kubernetes.request("POST", f"/api/v1/namespaces/{NAMESPACE}/pods/{name}/binding", target)
+        kubernetes.set_phase(NAMESPACE, name, "Running")
+    return sorted(found(), key=lambda pod: str(pod["metadata"]["name"]))
+
+
+def running(kubernetes: KubernetesApi, job: str) -> Json:
+    """The one pod of the Job that has not ended."""
+    return started(kubernetes, job)[0]
 
 
 def fail(kubernetes: KubernetesApi, pod: Json, code: int) -> Json:
@@ -222,6 +234,25 @@ def test_a_job_without_a_launcher_keeps_its_retries(kubernetes: KubernetesApi, w
 
     assert HARDWARE_FAULT not in conditions(stored)
     until(lambda: has_failed(kubernetes, job), "the Job has failed", seconds=30, every=0.2)
+
+
+def test_peers_of_an_indexed_job_fall_with_it(kubernetes: KubernetesApi, webhook: Webhook) -> None:
+    """The ledger knows who held the GPU; the others are known by the names that the Job controller gives."""
+    indexed = shipped("job-with-admission.yaml")
+    indexed["spec"] |= {"completionMode": "Indexed", "completions": 3, "parallelism": 3}
+    job = create(kubernetes, indexed)
+    pods = started(kubernetes, job, 3)
+    stranger = create(kubernetes, {**shipped("job-with-admission.yaml"), "metadata": {"name": f"{job}-0"}})
+    (other,) = started(kubernetes, stranger)
+    webhook.broke(pods[1])
+
+    stored = [fail(kubernetes, each, 134) for each in (pods[0], pods[2], pods[1], other)]
+
+    assert [HARDWARE_FAULT in conditions(each) for each in stored] == [True, True, True, False]
+    until(lambda: not any(map(is_tracked, listed(kubernetes, job))), "the controller has judged the pods", every=0.2)
+    assert status(kubernetes, job).get("failed", 0) == 0
+    assert not has_failed(kubernetes, job)
+    until(lambda: has_failed(kubernetes, stranger), "the other Job has failed", seconds=30, every=0.2)
 
 
 def test_a_plain_job_is_kept_by_its_finalizer(kubernetes: KubernetesApi, webhook: Webhook) -> None:
