@@ -30,6 +30,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
         "main",
         "take nodes out for hardware faults, within a budget, and give retries back",
     ),
+    "run": ("gpufleet.commands.run", "main", "run a program so that a hardware fault costs it no retry"),
     "demo": ("gpufleet.commands.demo", "main", "run the exporter on a scripted 8-GPU node; needs no GPU"),
     "simulate": (
         "gpufleet.commands.simulate",

@@ -35,6 +35,13 @@ OPTIONS: tuple[Option, ...] = (
         default=":9837",
         repeatable=True,
     ),
+    Option(
+        "faults.listen-address",
+        LISTEN_ADDRESS,
+        "address on which pods of this node may ask for faults of their own GPUs, as gpufleet run does, such as :9839; "
+        "may be repeated; default: none",
+        repeatable=True,
+    ),
     Option("web.telemetry-path", URL_PATH, "path of the metrics", default="/metrics"),
     Option("web.config.file", PATH, "TLS and basic auth, in the format of exporter-toolkit's web configuration"),
     Option(

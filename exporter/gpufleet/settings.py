@@ -32,6 +32,7 @@ class Settings:
     node_name: str
     node_label: tuple[NodeLabel, ...]
     web_listen_address: tuple[ListenAddress, ...]
+    faults_listen_address: tuple[ListenAddress, ...]
     web_telemetry_path: str
     web_config_file: Path | None
     nvml_library: str

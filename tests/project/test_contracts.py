@@ -21,6 +21,7 @@ BREACHES = {
     "sources know neither web nor settings: what they need is an argument": ("sources/nvml/calls.py", "gpufleet.web"),
     "pure modules touch nothing": ("model/gpu.py", "socket"),
     "the poller needs the standard library and pynvml only": ("sources/nvml/calls.py", "requests"),
+    "the launcher needs the standard library only": ("launch/asking.py", "requests"),
     "NVML and udev have named doors": ("collect/__init__.py", "pynvml"),
     "the Kubernetes client has one door": ("quarantine/decide.py", "kubernetes"),
     "the exporter does not know the quarantine": ("collect/__init__.py", "gpufleet.quarantine"),

@@ -106,6 +106,11 @@ class Owning:
         """Whether each source of owners and prices answers, and whether totals can be kept."""
         return (*self.watch.health(), *self._prices.health(), *self._file.health())
 
+    def pods(self) -> Mapping[tuple[str, str], Pod] | None:
+        """This node's pods as they are now; ``None`` while nobody can say."""
+        source = self._witnesses.pods
+        return source.pods if source is not None and source.health.up else None
+
     def _each_minute(self) -> None:
         self._prices.look()
         self._look_for_witnesses()

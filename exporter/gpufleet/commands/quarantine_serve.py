@@ -75,6 +75,15 @@ def main(argv: Sequence[str]) -> int:
         type=Path,
         help="its content is what Alertmanager sends as authorization; read anew for each request",
     )
+    parser.add_argument(
+        "--verdict.listen-address",
+        dest="verdict",
+        metavar="ADDRESS",
+        action="append",
+        default=[],
+        help="where launchers (gpufleet run) may ask, without a token, whether a peer of their run was hit, such as "
+        ":9840; may be repeated; default: none",
+    )
     arguments, settings = parser.read(argv)
     policy = policy_of(arguments, parser.prog)
     signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
@@ -100,6 +109,7 @@ def _serve(arguments: argparse.Namespace, settings: Settings, policy: Policy, au
             web_config_file=settings.web_config_file,
             limits=ServerLimits(max_connections=_CONNECTIONS, newcomers_wait=True),
         )
+        verdicts = open_endpoint(quarantine.verdicts, arguments.verdict) if arguments.verdict else None
     except (PlatformError, ListenError) as error:
         log.error("can't serve", extra={"err": str(error)})  # noqa: TRY400 - the message says it all
         return _FAILED
@@ -107,13 +117,22 @@ def _serve(arguments: argparse.Namespace, settings: Settings, policy: Policy, au
         log.error("a setting is refused", extra={"err": str(error)})  # noqa: TRY400 - as above
         return USAGE
     quarantine.start()
-    log.info("listening", extra={"addresses": ",".join(endpoint.server.addresses), "scheme": endpoint.scheme})
+    log.info(
+        "listening",
+        extra={
+            "addresses": ",".join(endpoint.server.addresses),
+            "scheme": endpoint.scheme,
+            "verdicts": None if verdicts is None else ",".join(verdicts.server.addresses),
+        },
+    )
     while (received := signal.sigwaitinfo(_SIGNALS)).si_signo == signal.SIGHUP:
         if endpoint.web_config is not None:
             endpoint.web_config.current()
     log.info("signal received", extra={"signal": signal.Signals(received.si_signo).name, "by_pid": received.si_pid})
     quarantine.stop()
     endpoint.server.stop(_RESPONSES_SECONDS)
+    if verdicts is not None:
+        verdicts.server.stop(_RESPONSES_SECONDS)
     log.info("stopped")
     return 0
 

@@ -125,6 +125,7 @@ class _Service:
         self._watch: DeviceWatch | None = None
         self._watch_devices = surroundings.watch_devices
         self._control: ControlSocket | None = None
+        self._own_faults: Endpoint | None = None
         options = PollerOptions(
             node=settings.node_name,
             interval=settings.poll_interval,
@@ -171,7 +172,15 @@ class _Service:
             interval=settings.poll_interval,
         )
         addresses = [str(address) for address in settings.web_listen_address]
-        return open_endpoint(App(routes), addresses, web_config_file=settings.web_config_file)
+        endpoint = open_endpoint(App(routes), addresses, web_config_file=settings.web_config_file)
+        if settings.faults_listen_address:
+            from gpufleet.commands.own_faults import serve_own_faults  # nodes where nobody may ask don't pay for it
+
+            watch = self._owning.watch
+            self._own_faults = serve_own_faults(
+                settings.faults_listen_address, lambda: self._faults.watch.view, lambda: watch.view, self._owning.pods
+            )
+        return endpoint
 
     def start(self) -> None:
         """Begin to poll and to take commands."""
@@ -284,6 +293,8 @@ class _Service:
         if self._watch is not None:
             self._watch.stop()
         endpoint.server.stop(_RESPONSES_SECONDS)
+        if self._own_faults is not None:
+            self._own_faults.server.stop(_RESPONSES_SECONDS)
 
     def _stop(self, endpoint: Endpoint) -> int:
         self._supervisor.stopping()

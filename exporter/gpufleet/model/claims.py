@@ -35,6 +35,8 @@ class Pod:
     owner_name: str = ""
     phase: str = ""
     """``Pending``, ``Running``, ``Succeeded``, ``Failed`` or ``Unknown``."""
+    addresses: tuple[str, ...] = ()
+    """Its own IP addresses; none while it has none yet, and none where it shares those of its node."""
 
     @property
     def is_over(self) -> bool:

@@ -176,13 +176,18 @@ class Committer:
             self._failures.over("commit", "the ledger is written again")
 
     def _commit(self, batch: list[_Asked]) -> None:
-        view = self._seen() if any(asked.needs_view for asked in batch) or self._view is None else self._view
+        view = (
+            self._seen(_VIEW_SECONDS) if any(asked.needs_view for asked in batch) or self._view is None else self._view
+        )
         for _ in range(_TRIES):
             held = self._held
             if held is None:
                 self._held = held = self._store.load()
-            session = Session(held.book, view, self._policy, self._clock())
-            answers = [asked.change(session) for asked in batch]
+            session, answers = self._session(held.book, view, batch)
+            if session.missed_a_node and (newer := self._seen(_WRITE_EVERY)) is not view:
+                # It may have joined since the nodes were looked at.
+                view = newer
+                session, answers = self._session(held.book, view, batch)
             if session.book is not held.book:
                 try:
                     self._held = self._store.save(session.book, held.version)
@@ -197,8 +202,13 @@ class Committer:
             return
         raise StoreError(f"others have written the ledger {_TRIES} times in between")
 
-    def _seen(self) -> View:
-        if self._view is None or self._monotonic() - self._viewed_at > _VIEW_SECONDS:
+    def _session(self, book: Book, view: View, batch: list[_Asked]) -> tuple[Session, list[Any]]:
+        session = Session(book, view, self._policy, self._clock())
+        return session, [asked.change(session) for asked in batch]
+
+    def _seen(self, seconds: float) -> View:
+        """The nodes as they were at most so long ago."""
+        if self._view is None or self._monotonic() - self._viewed_at > seconds:
             self._view = self._read_view()
             self._viewed_at = self._monotonic()
         return self._view

@@ -41,6 +41,8 @@ class Session:
         self._before = book
         self._changed = len(self._placed) != len(book.placed_at) or len(self._seen) != len(book.seen)
         self._standing = Standing(book, view, policy, now)
+        self.missed_a_node = False
+        """A node was asked for that the view does not have: one that was read a while ago may be too old."""
 
     @property
     def book(self) -> Book:
@@ -162,6 +164,7 @@ class Session:
         if age > self._policy.alerts.stale_after:
             return Decision(Verdict.REFUSE, "stale", f"it began {age / 3600:.1f} hours before it was heard of")
         if node is None:
+            self.missed_a_node = True
             name = self._policy.alerts.node_name(incident.key.node)
             return Decision(Verdict.REFUSE, _UNKNOWN, f"there is no node {name} with GPUs")
         if node.opted_out:

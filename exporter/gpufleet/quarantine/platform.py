@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpufleet.quarantine.actuators.dry_run import DryRun
 from gpufleet.quarantine.policy import Platform
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from gpufleet.quarantine.actuators import Actuator
     from gpufleet.quarantine.audit import Audit
     from gpufleet.quarantine.policy import Policy
@@ -35,7 +34,7 @@ class Opened:
 def open_platform(policy: Policy, audit: Audit, *, kubeconfig: Path | None = None) -> Opened:
     """Open the ledger's place and the actuator; nothing is asked of either yet. Raises PlatformError."""
     if policy.platform is Platform.SLURM:
-        raise PlatformError("platform: slurm is not there yet")
+        return _slurm(policy, audit)
     return _kubernetes(policy, audit, kubeconfig)
 
 
@@ -53,3 +52,12 @@ def _kubernetes(policy: Policy, audit: Audit, kubeconfig: Path | None) -> Opened
     actuator = KubernetesActuator(api, policy.nodes, policy.retries, audit, time.time)
     store = ConfigMapStore(api, namespace, time.time, policy.ledger.name)
     return Opened(store, actuator, DryRun(actuator, Platform.KUBERNETES, actuator.pods_on))
+
+
+def _slurm(policy: Policy, audit: Audit) -> Opened:
+    from gpufleet.quarantine.actuators.slurm.actuator import SlurmActuator
+    from gpufleet.quarantine.actuators.slurm.commands import run
+    from gpufleet.quarantine.stores.file import FileStore
+
+    actuator = SlurmActuator(run, policy.retries, audit, time.time)
+    return Opened(FileStore(Path(policy.ledger.file), time.time), actuator, DryRun(actuator, Platform.SLURM))

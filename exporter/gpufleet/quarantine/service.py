@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from gpufleet.quarantine.committer import Committer
 from gpufleet.quarantine.receiver import BODY_LIMIT, Receiver
 from gpufleet.quarantine.telemetry import Telemetry
+from gpufleet.quarantine.verdict import PATH, Verdicts
 from gpufleet.quarantine.worker import Worker
 from gpufleet.web.app import App
 
@@ -56,6 +57,8 @@ class Quarantine:
             received=self._wake,
         )
         self.app = App(receiver.routes(), body_limit=BODY_LIMIT)
+        self.verdicts = App({("GET", PATH): Verdicts(lambda: self.committer.book, clock=time.time).answer})
+        """For a listener of its own: those who ask have no token, and must not have Alertmanager's."""
         self._due = threading.Event()
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="rounds", daemon=True)

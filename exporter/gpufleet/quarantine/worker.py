@@ -32,7 +32,9 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-_MARKS = frozenset({"cordon", "drain"})
+_LEAVE = "leave"
+"""The step for a node that somebody else has out, where that leaves no room for a mark of ours."""
+_MARKS = frozenset({"cordon", "drain", _LEAVE})
 """Steps that take the node out."""
 _DONE = frozenset({Outcome.DONE, Outcome.ALREADY})
 _KEPT_STEPS = 256
@@ -119,7 +121,7 @@ class Worker:
                 continue
             node = view.nodes.get(record.node)
             # A node that is gone, or came back without our mark, is another one: nothing of ours is on it.
-            if node is None or node.mark is None or not node.held_out:
+            if node is None or not node.held_out or (node.mark is None and not record.was_cordoned):
                 freed.append(record.key)
         if freed:
             self._commit(lambda session: session.release(freed, _BY_HAND))
@@ -142,7 +144,8 @@ class Worker:
         outcomes = {step.outcome for step in steps if step.action in _MARKS}
         now = self._clock()
         if outcomes & _DONE:
-            record = replace(record, stage=Stage.MARKED, marked_at=now, changed_at=now)
+            theirs = record.was_cordoned or any(step.action == _LEAVE for step in steps)
+            record = replace(record, stage=Stage.MARKED, marked_at=now, changed_at=now, was_cordoned=theirs)
         elif Outcome.REFUSED in outcomes:
             # Somebody has taken back what we had out already: what is left of our mark comes off.
             record = replace(record, stage=Stage.RELEASING, released_by=_BY_HAND, changed_at=now)

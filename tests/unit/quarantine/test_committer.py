@@ -165,3 +165,18 @@ def test_whoever_waits_when_the_service_stops_is_told_to_come_again() -> None:
     committer.stop()
     with pytest.raises(NotRecordedError, match="shutting down"):
         committer.apply(deliver(1))
+
+
+def test_a_node_that_joined_a_moment_ago_is_looked_for() -> None:
+    """What was seen a few seconds ago does not refuse it for good."""
+    clock, sizes = [0.0], [1]
+    committer = Committer(
+        MemoryStore(), lambda: view(sizes[0]), Policy(mode=Mode.ACT), clock=lambda: NOW, monotonic=lambda: clock[0]
+    )
+    committer.apply(deliver(1))
+    sizes[0] = 30
+    clock[0] = 2.0
+
+    ((_, decision),) = committer.apply(deliver(2))
+
+    assert decision.reason == "isolate"

@@ -22,6 +22,7 @@ _LONGEST_KEY = 317
 _LONGEST_VALUE = 1_024
 """Of an annotation; a label's value has at most 63. Longer ones hold documents, and no name."""
 _LONGEST_NAME = 253
+_MOST_ADDRESSES, _LONGEST_ADDRESS = 4, 45
 
 
 class DecodingError(Exception):
@@ -44,12 +45,22 @@ class _Meta(msgspec.Struct, frozen=True, rename="camel"):
     resource_version: str = ""
 
 
+class _Address(msgspec.Struct, frozen=True):
+    ip: str = ""
+
+
 class _Status(msgspec.Struct, frozen=True):
     phase: str = ""
+    addresses: list[_Address] | None = msgspec.field(name="podIPs", default=None)
+
+
+class _Spec(msgspec.Struct, frozen=True):
+    host_network: bool = msgspec.field(name="hostNetwork", default=False)
 
 
 class _Object(msgspec.Struct, frozen=True):
     metadata: _Meta = _Meta()
+    spec: _Spec | None = None
     status: _Status | None = None
 
 
@@ -172,7 +183,16 @@ def _pod(found: _Object, annotations: Container[str] | None) -> Pod | None:
         owner_kind="" if owner is None else owner.kind[:_LONGEST_NAME],
         owner_name="" if owner is None else owner.name[:_LONGEST_NAME],
         phase="" if found.status is None else found.status.phase[:_LONGEST_NAME],
+        addresses=_addresses(found),
     )
+
+
+def _addresses(found: _Object) -> tuple[str, ...]:
+    """A pod's own addresses: those of its node say nothing about who is behind them."""
+    if found.status is None or (found.spec is not None and found.spec.host_network):
+        return ()
+    named = [each.ip for each in (found.status.addresses or [])[:_MOST_ADDRESSES]]
+    return tuple(ip for ip in named if 0 < len(ip) <= _LONGEST_ADDRESS)
 
 
 def _pairs(given: dict[str, str] | None, named: Container[str] | None = None) -> tuple[tuple[str, str], ...]:

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from gpufleet.quarantine.actuators.kubernetes.pods import seconds
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
@@ -139,12 +141,18 @@ class Fault:
     peer_seconds: float
 
     def took(self, pod: Pod) -> bool:
-        """Whether a failed pod of the run died of it: on the node until it was out, elsewhere soon after the fault."""
+        """Whether a failed pod of the run died of it.
+
+        On the node: whatever ended until it was out, replacements that met the same GPU included. Elsewhere: what ran
+        when the fault came and ended soon after it.
+        """
         end = pod.ended_at
         if pod.status.phase != "Failed" or end is None or end < self.since - _EARLY:
             return False
-        last = max(self.marked_at, self.since) if pod.spec.node == self.node else self.since
-        return end <= last + self.peer_seconds
+        if pod.spec.node == self.node:
+            return end <= max(self.marked_at, self.since) + self.peer_seconds
+        created = seconds(pod.metadata.created)
+        return created is not None and created <= self.since and end <= self.since + self.peer_seconds
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,132 @@
+"""Asks the node's exporter and the quarantine service over HTTP or a unix socket, with a limit for everything."""
+
+from __future__ import annotations
+
+import http.client
+import socket
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+from urllib.parse import quote, urlsplit
+
+from gpufleet.launch.verdict import Answer, AnswerError, Fault, culprit, parse_answer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_MOST_BYTES = 1 << 16
+_CALL_SECONDS = 1.5
+_PAUSE_SECONDS = 0.5
+
+
+class AskingError(Exception):
+    """Nobody has answered; says whom and why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """Where to ask, and for how long a clean answer is not believed yet."""
+
+    url: str
+    """``http://HOST:PORT``, ``https://…`` or ``unix:PATH``."""
+    path: str
+    query: str = ""
+    patience: float = 0.0
+    """Seconds after the end in which what is not known may still become known."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Monotonic times."""
+
+    started: float
+    ended: float
+    until: float
+
+
+def judged(places: tuple[Asked, ...], limits: Limits, pause: Callable[[float], bool]) -> tuple[Fault | None, list[str]]:
+    """The hardware fault that ended the program, if there is one, and why whom could not be asked.
+
+    ``pause`` waits so many seconds between two rounds, and says whether to give up.
+    """
+    silent: dict[str, str] = {}
+    open_places = list(places)
+    while open_places:
+        for place in tuple(open_places):
+            left = limits.until - time.monotonic()
+            if left <= 0:
+                return None, list(silent.values())
+            now = time.monotonic()
+            try:
+                answer = ask(place, now - limits.started, min(left, _CALL_SECONDS))
+            except AskingError as error:
+                # It may be starting again just now: asked until patience is over, as for an answer that says nothing.
+                silent[place.url] = str(error)
+                answer = Answer((), settling=False)
+            else:
+                silent.pop(place.url, None)
+            fault = culprit(answer, time.monotonic() - limits.started)
+            if fault is not None:
+                return fault, []
+            if not answer.settling and now - limits.ended >= place.patience:
+                open_places.remove(place)
+        if open_places and pause(min(_PAUSE_SECONDS, max(0.0, limits.until - time.monotonic()))):
+            return None, []
+    return None, list(silent.values())
+
+
+def ask(place: Asked, age: float, seconds: float) -> Answer:
+    """One question; ``age`` is how long ago the program was started, so that no clocks need agree.
+
+    Raises:
+        AskingError: nobody answered in time, or with something else.
+    """
+    target = f"{place.path}?age={age:.3f}{'&' if place.query else ''}{place.query}"
+    connection = _connection(place.url, seconds)
+    try:
+        connection.request("GET", target, headers={"Host": "gpufleet", "Connection": "close"})
+        response = connection.getresponse()
+        body = response.read(_MOST_BYTES)
+        if response.status != 200:
+            said = body.decode("utf-8", "replace").strip()[:200]
+            raise AskingError(f"{place.url} answers {response.status}: {said}")
+        return parse_answer(body)
+    except AnswerError as error:
+        raise AskingError(f"{place.url}: {error}") from error
+    except (OSError, http.client.HTTPException) as error:
+        raise AskingError(f"{place.url} does not answer: {str(error) or type(error).__name__}") from error
+    finally:
+        connection.close()
+
+
+def query(**values: str) -> str:
+    """Names and values for a URL, those that are empty left out."""
+    return "&".join(f"{name}={quote(value, safe='')}" for name, value in values.items() if value)
+
+
+def _connection(url: str, seconds: float) -> http.client.HTTPConnection:
+    if url.startswith("unix:"):
+        return _UnixConnection(url.removeprefix("unix:"), seconds)
+    parts = urlsplit(url)
+    try:
+        host, port = parts.hostname, parts.port
+    except ValueError as error:
+        raise AskingError(f"{url!r} is no address: {error}") from error
+    if parts.scheme not in {"http", "https"} or not host:
+        raise AskingError(f"{url!r} is no address: write http://HOST:PORT, https://HOST:PORT or unix:PATH")
+    if parts.scheme == "https":
+        import ssl
+
+        return http.client.HTTPSConnection(host, port, timeout=seconds, context=ssl.create_default_context())
+    return http.client.HTTPConnection(host, port, timeout=seconds)
+
+
+class _UnixConnection(http.client.HTTPConnection):
+    def __init__(self, path: str, seconds: float) -> None:
+        super().__init__("localhost", timeout=seconds)
+        self._path = path
+
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.sock.settimeout(self.timeout)
+        self.sock.connect(self._path)

@@ -1,0 +1,225 @@
+"""``gpufleet run`` before real programs: nothing that they or their parents can see is different."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.scripted_http import ScriptedServer, answer
+from tests.waiting import until
+
+RUN = [str(Path(sys.executable).with_name("gpufleet")), "run"]
+HIT = {"incident": "00000000000000a1", "fault": "79", "age_seconds": 0.0, "refund": True}
+
+
+def told(*incidents: dict[str, object], settling: bool = False) -> bytes:
+    """An answer of the exporter's."""
+    body = json.dumps({"version": 1, "settling": settling, "incidents": incidents}).encode()
+    return answer(200, body)
+
+
+def launched(*words: str, flags: tuple[str, ...] = ("--wait=0",), **more: object) -> subprocess.CompletedProcess[str]:
+    """Run a program by the launcher, to its end."""
+    return subprocess.run([*RUN, *flags, "--", *words], capture_output=True, text=True, timeout=60, check=False, **more)  # type: ignore[call-overload, no-any-return]
+
+
+def python(code: str) -> tuple[str, ...]:
+    """A program."""
+    return (sys.executable, "-S", "-c", code)
+
+
+@pytest.mark.parametrize("code", [0, 1, 2, 3, 42, 126, 127, 128, 137, 143, 249, 251, 255])
+def test_the_exit_status_is_the_programs(code: int) -> None:
+    """Whatever it is."""
+    assert launched("sh", "-c", f"exit {code}").returncode == code
+
+
+def test_the_programs_own_use_of_the_code_becomes_1() -> None:
+    """Or whoever writes it into a program has retries without end."""
+    assert launched("sh", "-c", "exit 250").returncode == 1
+    assert launched("sh", "-c", "exit 251", flags=("--wait=0", "--fault-code=251")).returncode == 1
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGSEGV, signal.SIGABRT, signal.SIGUSR1])
+def test_a_program_that_is_killed_by_a_signal_leaves_by_it(number: signal.Signals) -> None:
+    """A shell, a batch system and a kubelet see which one it was."""
+    assert launched("sh", "-c", f"kill -{number.value} $$").returncode == -number
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2])
+def test_signals_go_on_to_the_program(number: signal.Signals, tmp_path: Path) -> None:
+    """Once, and it decides what they mean."""
+    seen = tmp_path / "seen"
+    code = (
+        f"import signal,sys,time,pathlib; p=pathlib.Path({str(seen)!r}); "
+        "on=lambda *_: (p.write_text(p.read_text()+'x'), sys.exit(7)); "
+        f"signal.signal({number.value}, on); p.write_text(''); time.sleep(60)"
+    )
+    process = subprocess.Popen([*RUN, "--wait=0", "--", *python(code)])
+    until(seen.exists, "the program has begun")
+    process.send_signal(number)
+
+    assert process.wait(20) == 7
+    assert seen.read_text() == "x"
+
+
+def test_what_the_program_reads_and_writes_is_its_own() -> None:
+    """Input, output, errors, arguments, environment, directory: the same descriptors, in the same order of bytes."""
+    code = (
+        "import sys,os; d=sys.stdin.buffer.read(); os.write(1,d[::-1]); os.write(2,b'err'); "
+        "print(sys.argv[1:], os.environ['X'], os.getcwd())"
+    )
+    done = subprocess.run(
+        [*RUN, "--", *python(code), "a b", "--", "-x"],
+        input=b"\x00\xffabc",
+        capture_output=True,
+        timeout=60,
+        check=False,
+        cwd="/",
+        env={**os.environ, "X": "ü"},
+    )
+
+    assert done.returncode == 0
+    assert done.stdout == b"cba\xff\x00" + "['a b', '--', '-x'] ü /\n".encode()
+    assert done.stderr == b"err"
+
+
+def test_a_program_that_cannot_be_started_is_told_as_a_shell_does(tmp_path: Path) -> None:
+    """127 is not found, 126 is found and cannot be executed."""
+    (tmp_path / "plain").write_text("x")
+    missing, plain = launched("no-such-program"), launched(str(tmp_path / "plain"))
+
+    assert (missing.returncode, missing.stderr) == (127, "gpufleet run: no-such-program: No such file or directory\n")
+    assert plain.returncode == 126
+
+
+@pytest.mark.parametrize(
+    ("flags", "says"),
+    [
+        (("--",), "no program is named"),
+        ((), "no program is named"),
+        (("--exportr=x", "--", "true"), "--exportr is no flag"),
+        (("--fault-code=0", "--", "true"), "--fault-code=0 must be"),
+        (("--wait=21", "--", "true"), "--wait=21 must be"),
+        (("--run", "--", "true"), "--run needs a value"),
+    ],
+)
+def test_a_mistake_in_the_flags_starts_nothing(flags: tuple[str, ...], says: str) -> None:
+    """And is named."""
+    done = subprocess.run([*RUN, *flags], capture_output=True, text=True, timeout=60, check=False)
+
+    assert done.returncode == 2
+    assert says in done.stderr
+
+
+@pytest.fixture
+def exporter() -> Iterator[ScriptedServer]:
+    """Stands in for the node's exporter: answers as a test says."""
+    with ScriptedServer() as server:
+        yield server
+
+
+def test_a_hardware_fault_is_told_by_the_code(exporter: ScriptedServer) -> None:
+    """And said on standard error, in one line."""
+    exporter.reply = told(HIT)
+    done = launched("sh", "-c", "exit 1", flags=(f"--exporter={exporter.url}",))
+
+    assert done.returncode == 250
+    assert done.stderr.count("\n") == 1
+    assert "hardware fault 79 (incident 00000000000000a1)" in done.stderr
+
+
+def test_a_program_that_a_signal_ended_is_excused_too(exporter: ScriptedServer) -> None:
+    """CUDA's own abort, or the kernel's SIGBUS on a lost mapping."""
+    exporter.reply = told(HIT)
+    assert launched("sh", "-c", "kill -ABRT $$", flags=(f"--exporter={exporter.url}",)).returncode == 250
+
+
+def test_a_program_that_succeeds_asks_nobody(exporter: ScriptedServer) -> None:
+    """A fault that it lived through is no reason to run it again."""
+    exporter.reply = told(HIT)
+    assert launched("true", flags=(f"--exporter={exporter.url}",)).returncode == 0
+    assert exporter.requests == []
+
+
+def test_what_is_not_certain_yet_is_asked_again(exporter: ScriptedServer) -> None:
+    """Some codes are echoes of others: what they mean is settled seconds later."""
+    exporter.reply = told(settling=True)
+    process = subprocess.Popen([*RUN, f"--exporter={exporter.url}", "--", "false"])
+    # Longer than a clean answer is waited for.
+    until(lambda: len(exporter.requests) > 8, "it asks again and again")
+    exporter.reply = told(HIT)
+
+    assert process.wait(10) == 250
+
+
+def test_faults_of_applications_and_of_before_excuse_nothing(exporter: ScriptedServer) -> None:
+    """Its own code, after the few seconds in which something could still come."""
+    exporter.reply = told({**HIT, "refund": False}, {**HIT, "age_seconds": 3600.0})
+    begin = time.monotonic()
+    done = launched("sh", "-c", "exit 3", flags=(f"--exporter={exporter.url}",))
+
+    assert done.returncode == 3
+    assert 2.5 < time.monotonic() - begin < 10
+
+
+@pytest.mark.parametrize("bad", [answer(503, b"no"), answer(200, b"<html>"), b"", b"garbage\r\n\r\n"])
+def test_without_an_answer_the_code_is_the_programs(exporter: ScriptedServer, bad: bytes) -> None:
+    """And why is said."""
+    exporter.reply = bad
+    done = launched("sh", "-c", "exit 3", flags=(f"--exporter={exporter.url}", "--wait=2"))
+
+    assert done.returncode == 3
+    assert "no verdict" in done.stderr
+
+
+def test_nobody_waits_after_a_signal_to_end(exporter: ScriptedServer, tmp_path: Path) -> None:
+    """A kubelet kills thirty seconds after SIGTERM; an eviction is no fault of hardware."""
+    exporter.reply = told(HIT)
+    process = subprocess.Popen([*RUN, f"--exporter={exporter.url}", "--", "sh", "-c", f"touch {tmp_path}/x; sleep 60"])
+    until((tmp_path / "x").exists, "the program has begun")
+    process.send_signal(signal.SIGTERM)
+
+    assert process.wait(5) == -signal.SIGTERM
+    assert exporter.requests == []
+
+
+def test_as_pid_1_it_reaps_orphans_and_tells_signals_by_number() -> None:
+    """A container's first process is not killed by a signal that it sends itself."""
+    unshare = ["unshare", "--pid", "--fork", "--mount-proc"]
+    if subprocess.run([*unshare, "true"], capture_output=True, check=False).returncode:
+        pytest.skip("no PID namespaces here: run as root with CAP_SYS_ADMIN")
+    leave_orphans = "for i in 1 2 3; do (sh -c 'sleep 0.1 & exec true' &) ; done"
+    orphans = f"{leave_orphans}; sleep 1; ps -o stat= -e | grep -c Z; kill -KILL $$"
+    done = subprocess.run(
+        [*unshare, *RUN, "--wait=0", "--", "sh", "-c", orphans], capture_output=True, text=True, timeout=60, check=False
+    )
+
+    assert done.returncode == 137
+    assert done.stdout == "0\n"
+
+
+def test_it_is_light() -> None:
+    """Nothing but the standard library, and no more of it than it takes to wait."""
+    code = "import sys; from gpufleet.cli import main; main(['run','--help']); print(*sys.modules, file=sys.stderr)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    loaded = set(done.stderr.split())
+
+    assert not loaded & {
+        "argparse",
+        "logging",
+        "http.client",
+        "ssl",
+        "json.tool",
+        "msgspec",
+        "asyncio",
+        "threading.local",
+    }

@@ -1,0 +1,98 @@
+"""What a pod hears of its own GPUs, and of nobody else's."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from gpufleet.commands.own_faults import OwnFaults, told
+from gpufleet.model.claims import Pod
+from gpufleet.model.incident import NOBODY, FaultsView, Owner
+from gpufleet.model.owner import Holding, OwnersView, Workload
+from gpufleet.web.message import Request
+from tests.support.incidents import INCIDENT
+
+NOW = INCIDENT.opened_at + 10
+POD = Pod("uid-1", "ml", "train-0", phase="Running", addresses=("10.1.0.7",))
+OTHER = Pod("uid-2", "ml", "train-1", phase="Running", addresses=("10.1.0.8",))
+ITS = Owner("vision", "run", "train", "ml", "train-0", "main")
+UUID = INCIDENT.uuid or ""
+OWNERS = OwnersView((Holding(UUID, 1.0, Workload(workload_namespace="ml", workload_pod="train-0")),))
+MINE = replace(INCIDENT, owner=ITS)
+
+
+def heard(faults: FaultsView, pod: Pod = POD, age: float = 60.0) -> tuple[list[str], bool]:
+    """Incidents that a pod hears of, and whether it shall ask again."""
+    answer = json.loads(told(faults, OWNERS, pod, age, NOW))
+    return [each["incident"] for each in answer["incidents"]], answer["settling"]
+
+
+def test_a_pod_hears_of_the_fault_of_its_gpu() -> None:
+    """Whether it is open or closed already, with its age by our clock."""
+    assert heard(FaultsView(active=(MINE,))) == ([MINE.id], False)
+    assert heard(FaultsView(closed=(MINE,))) == ([MINE.id], False)
+    (incident,) = json.loads(told(FaultsView(active=(MINE,)), OWNERS, POD, 60, NOW))["incidents"]
+    assert (incident["age_seconds"], incident["fault"], incident["refund"]) == (10.0, "79", True)
+
+
+def test_nobody_hears_of_anothers() -> None:
+    """Nor of what was before his program began."""
+    assert heard(FaultsView(active=(MINE,)), OTHER) == ([], False)
+    assert heard(FaultsView(active=(MINE,)), age=5.0) == ([], False)
+
+
+def test_without_an_owner_it_is_whoever_holds_the_gpu() -> None:
+    """And a fault of the node is everybody's who has a GPU there."""
+    unknown = replace(INCIDENT, owner=NOBODY)
+    of_node = replace(unknown, uuid=None)
+
+    assert heard(FaultsView(active=(unknown,))) == ([unknown.id], False)
+    assert heard(FaultsView(active=(unknown,)), OTHER) == ([], False)
+    assert heard(FaultsView(active=(of_node,))) == ([of_node.id], False)
+    assert heard(FaultsView(active=(of_node,)), OTHER) == ([], False)
+
+
+def test_what_is_not_certain_yet_is_to_be_asked_again() -> None:
+    """By its holder alone."""
+    assert heard(FaultsView(settling=(MINE,))) == ([], True)
+    assert heard(FaultsView(settling=(MINE,)), OTHER) == ([], False)
+
+
+@pytest.mark.parametrize(
+    ("peer", "query", "status"),
+    [
+        ("10.1.0.7", "age=60", 200),
+        ("10.1.0.9", "age=60", 403),  # no pod of this node
+        ("10.1.0.7", "", 400),
+        ("10.1.0.7", "age=x", 400),
+        ("10.1.0.7", "age=-1", 400),
+        ("10.1.0.7", "age=inf", 400),
+    ],
+)
+def test_who_asks_is_known_by_his_address(peer: str, query: str, status: int) -> None:
+    """A request names no GPU."""
+    asked = OwnFaults(
+        lambda: FaultsView(active=(MINE,)), lambda: OWNERS, lambda: {("ml", "train-0"): POD}, wall=lambda: NOW
+    )
+
+    assert asked.answer(Request("GET", "/v1/faults", query, {}, b"", peer)).status == status
+
+
+def test_an_address_that_two_pods_have_is_nobodys() -> None:
+    """One of them has just ended, perhaps; a pod that is over is none."""
+    twins = {("ml", "train-0"): POD, ("ml", "train-1"): replace(OTHER, addresses=POD.addresses)}
+    request = Request("GET", "/v1/faults", "age=60", {}, b"", "10.1.0.7")
+    asked = OwnFaults(FaultsView, lambda: OWNERS, lambda: twins, wall=lambda: NOW)
+    assert asked.answer(request).status == 403
+
+    twins["ml", "train-1"] = replace(twins["ml", "train-1"], phase="Succeeded")
+    assert asked.answer(request).status == 200
+
+
+def test_without_an_api_server_nobody_is_answered() -> None:
+    """Never by what was known last."""
+    asked = OwnFaults(FaultsView, lambda: OWNERS, lambda: None, wall=lambda: NOW)
+
+    assert asked.answer(Request("GET", "/v1/faults", "age=60", {}, b"", "10.1.0.7")).status == 503
