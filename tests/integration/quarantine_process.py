@@ -91,5 +91,5 @@ class QuarantineProcess:
     def _listens(self) -> str:
         if self.process.poll() is not None:
             raise ChildProcessError(f"it has ended with {self.process.returncode}: {self._log.read_text()[-2000:]}")
-        lines = [each for each in self.log() if each["msg"] == "listening"]
+        lines = [each for each in self.log() if each["msg"] == "listening" and "addresses" in each]
         return str(lines[-1]["addresses"]) if lines else ""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
+import urllib.error
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,7 @@ import yaml
 
 from tests.conftest import ROOT, program
 from tests.integration.alertmanager_server import AlertmanagerServer
+from tests.integration.conftest import Monitoring
 from tests.integration.exporter_process import ExporterProcess
 from tests.integration.kubernetes_api import BUILD_REMEDY, KubernetesApi, kubernetes_program
 from tests.integration.quarantine_process import TOKEN, QuarantineProcess, gpufleet
@@ -32,10 +35,15 @@ MERGE = "application/merge-patch+json"
 TAINT = "gpufleet.io/quarantine"
 POLICY = """\
 mode: act
-budget: {share: 50%, most: 100, most_share: 50%, out_share: 100%, new: 100}
+budget: {share: 100%, most: 100, most_share: 100%, out_share: 100%, new: 100}
 breaker: {same_fault_nodes: 50, pool_share: 100%}
 ledger: {namespace: gpufleet}
 """
+
+
+def number() -> int:
+    """Of an incident that no test has told before: the ledger outlives them."""
+    return time.time_ns()
 
 
 class Rig:
@@ -59,7 +67,9 @@ class Rig:
         self.kubeconfig.write_text(json.dumps(content))
 
     def node(self, name: str) -> None:
-        """A node with GPUs that takes work."""
+        """A node with GPUs that takes work, in the place of one that an earlier test had."""
+        with contextlib.suppress(urllib.error.HTTPError):
+            self.api.request("DELETE", f"/api/v1/nodes/{name}")
         self.api.create_node(name, {})
         status = {"capacity": {"nvidia.com/gpu": "8"}, "conditions": [{"type": "Ready", "status": "True"}]}
         self.api.request("PATCH", f"/api/v1/nodes/{name}/status", {"status": status}, kind=MERGE)
@@ -69,10 +79,13 @@ class Rig:
         found: dict[str, Any] = self.api.request("GET", f"/api/v1/nodes/{name}")["spec"]
         return found
 
+    def is_tainted(self, name: str) -> bool:
+        """Whether a node bears our taint."""
+        return any(each["key"] == TAINT for each in self.spec(name).get("taints", ()))
+
     def is_out(self, name: str) -> bool:
-        """Whether a node is cordoned and bears our taint."""
-        spec = self.spec(name)
-        return spec.get("unschedulable") is True and any(each["key"] == TAINT for each in spec.get("taints", ()))
+        """Whether it is cordoned, too."""
+        return self.spec(name).get("unschedulable") is True and self.is_tainted(name)
 
     def command(self, *words: str) -> Any:  # noqa: ANN401 - a completed process
         """A word of `gpufleet quarantine` about this cluster."""
@@ -109,7 +122,7 @@ def service(rig: Rig, tmp_path: Path) -> Iterator[QuarantineProcess]:
 
 
 @pytest.fixture
-def alerting(service: QuarantineProcess, alertmanager_binary: Path, tmp_path: Path) -> Iterator[AlertmanagerServer]:
+def alerting(service: QuarantineProcess, monitoring: Monitoring, tmp_path: Path) -> Iterator[AlertmanagerServer]:
     """Each Alertmanager there is, with the example's routes and inhibitions, and the service as its quarantine."""
     config = yaml.safe_load((ROOT / "alerts" / "alertmanager.example.yml").read_text())
     for receiver in config["receivers"]:
@@ -126,7 +139,7 @@ def alerting(service: QuarantineProcess, alertmanager_binary: Path, tmp_path: Pa
     routes = [route for route in config["route"]["routes"] if route["receiver"] == "quarantine"]
     config["receivers"] = [next(each for each in config["receivers"] if each["name"] == name) for name in {*names}]
     config["route"] = {"receiver": "nobody", "routes": routes}
-    with AlertmanagerServer(alertmanager_binary, tmp_path / "alertmanager", config=config) as running:
+    with AlertmanagerServer(monitoring.alertmanager, tmp_path / "alertmanager", config=config) as running:
         yield running
 
 
@@ -134,36 +147,39 @@ def test_a_line_in_the_kernel_log_takes_the_node_out_within_two_seconds(
     rig: Rig, alerting: AlertmanagerServer, fake_nvml: FakeNvml, tmp_path: Path
 ) -> None:
     """By the direct path: exporter, Alertmanager, service, node. An application's fault does not."""
-    rig.node("node-1")
+    name = f"node-{number()}"
+    rig.node(name)
     fake_nvml.set_gpus(8, H100)
     kmsg = KernelLog(tmp_path / "kmsg")
     flags = (f"--kmsg.path={kmsg.path}", f"--alertmanager.url={alerting.url}", "--alertmanager.label=cluster=east-1")
-    with ExporterProcess(fake_nvml, tmp_path, *flags) as exporter:
+    started = ExporterProcess(fake_nvml, tmp_path, *flags)
+    started.arguments = [each.replace("=node-1", f"={name}") for each in started.arguments]
+    with started as exporter:
         exporter.wait_for(r"^gpu_power_watts\{")
         exporter.wait_for(r"^gpufleet_alertmanager_up\{[^}]*\} 1")
         for code in (13, 31, 43, 45):
             kmsg.say(f"NVRM: Xid (PCI:{address(fake_nvml, exporter, 2)}): {code}, pid=77, name=python3, Ch 00000008")
         exporter.wait_for(r'^gpu_xid_errors_total\{[^}]*xid="45"')
         where = address(fake_nvml, exporter, 3)
-        assert not rig.is_out("node-1")
+        assert not rig.is_out(name)
         begin = time.monotonic()
         kmsg.say(f"NVRM: Xid (PCI:{where}): 79, pid=12, name=python3, GPU has fallen off the bus.")
-        until(lambda: rig.is_out("node-1"), "the node is out", every=0.01)
+        until(lambda: rig.is_out(name), "the node is out", every=0.01)
         took = time.monotonic() - begin
 
     print(f"from the line to the cordoned node: {took:.2f} s")
-    (taint,) = [each for each in rig.spec("node-1")["taints"] if each["key"] == TAINT]
+    (taint,) = [each for each in rig.spec(name)["taints"] if each["key"] == TAINT]
     assert taint["value"] == "xid-79"
     listed = rig.command("list")
-    assert (listed.returncode, "node-1" in listed.stdout, "79" in listed.stdout) == (0, True, True)
+    assert (listed.returncode, name in listed.stdout, "79" in listed.stdout) == (0, True, True)
 
 
 def test_people_list_show_and_release(rig: Rig, service: QuarantineProcess) -> None:
     """And the incident never comes back, whoever sends it again."""
     rig.node("gpu-9")
-    told = incident(1, "gpu-9", since=time.time())
+    told = incident(number(), "gpu-9", since=time.time())
     assert service.ask("/v1/alerts", payload([told]))[0] == 200
-    until(lambda: rig.is_out("gpu-9"), "the node is out")
+    until(lambda: rig.is_out("gpu-9"), "the node is out", seconds=60, every=0.2)
     shown = rig.command("show", "gpu-9")
     assert "quarantine (isolate)" in shown.stdout
     assert "team-a run-1 task ns/pod-gpu-9" in shown.stdout
@@ -183,12 +199,12 @@ def test_people_list_show_and_release(rig: Rig, service: QuarantineProcess) -> N
 def test_kubectl_uncordon_is_a_release(rig: Rig, service: QuarantineProcess) -> None:
     """It is noticed, and what is left of our mark comes off."""
     rig.node("gpu-8")
-    service.ask("/v1/alerts", payload([incident(1, "gpu-8", since=time.time())]))
-    until(lambda: rig.is_out("gpu-8"), "the node is out")
+    service.ask("/v1/alerts", payload([incident(number(), "gpu-8", since=time.time())]))
+    until(lambda: rig.is_out("gpu-8"), "the node is out", seconds=60, every=0.2)
     until(lambda: '"marked"' in rig.command("show", "--json", "gpu-8").stdout, "the ledger has it", every=0.5)
     rig.api.request("PATCH", "/api/v1/nodes/gpu-8", {"spec": {"unschedulable": None}}, kind=MERGE)
 
-    until(lambda: "taints" not in rig.spec("gpu-8"), "our taint is off", seconds=60, every=0.5)
+    until(lambda: not rig.is_tainted("gpu-8"), "our taint is off", seconds=60, every=0.5)
     assert "released" in rig.command("list", "--all").stdout
 
 
@@ -197,7 +213,7 @@ def test_a_service_that_was_killed_goes_on_where_it_was(rig: Rig, tmp_path: Path
     rig.node("gpu-7")
     flags = f"--kubeconfig={rig.kubeconfig}"
     with QuarantineProcess(tmp_path / "first", rig.policy, flags) as first:
-        assert first.ask("/v1/alerts", payload([incident(1, "gpu-7", since=time.time())]))[0] == 200
+        assert first.ask("/v1/alerts", payload([incident(number(), "gpu-7", since=time.time())]))[0] == 200
         first.kill()
     with QuarantineProcess(tmp_path / "second", rig.policy, flags):
         until(lambda: rig.is_out("gpu-7"), "the node is out", seconds=60)
@@ -209,7 +225,9 @@ def test_without_mode_act_nothing_is_touched(rig: Rig, tmp_path: Path) -> None:
     rig.policy.write_text(POLICY.replace("mode: act", "mode: dry-run"))
     before = rig.api.request("GET", "/api/v1/nodes/gpu-6")
     with QuarantineProcess(tmp_path / "service", rig.policy, f"--kubeconfig={rig.kubeconfig}") as service:
-        assert "plan (dry_run)" in service.ask("/v1/alerts", payload([incident(1, "gpu-6", since=time.time())]))[1]
+        assert (
+            "plan (dry_run)" in service.ask("/v1/alerts", payload([incident(number(), "gpu-6", since=time.time())]))[1]
+        )
         until(lambda: "cordon" in rig.command("show", "gpu-6").stdout, "the plan is there", seconds=60, every=0.5)
 
     assert rig.api.request("GET", "/api/v1/nodes/gpu-6") == before
@@ -221,7 +239,7 @@ def test_alertmanager_keeps_what_the_service_could_not_write(
     """While the API server is away it is answered 503; afterwards the node goes out without anybody's help."""
     rig.node("gpu-5")
     rig.api.stop()
-    told = labels_of(incident(1, "gpu-5"))
+    told = labels_of(incident(number(), "gpu-5"))
     alerting.post([{"labels": told, "annotations": {}}])
     until(lambda: 'deliveries_total{code="503"}' in service.ask("/metrics")[1], "it was refused", seconds=60)
     rig.api.start()

@@ -72,7 +72,7 @@ class Committer:
         self._wait = wait
         self._held: Held | None = None
         self._view: View | None = None
-        self._viewed_at = float("-inf")
+        self._viewed_at = self._loaded_at = float("-inf")
         self._written_at = float("-inf")
         self._waiting: list[_Asked] = []
         self._changed = threading.Condition()
@@ -140,7 +140,8 @@ class Committer:
         view = self._read_view()
         with self._reading:
             self._held = held
-            self._view, self._viewed_at = view, self._monotonic()
+            self._view = view
+            self._viewed_at = self._loaded_at = self._monotonic()
         return held.book, view
 
     def _run(self) -> None:
@@ -181,8 +182,10 @@ class Committer:
         )
         for _ in range(_TRIES):
             held = self._held
-            if held is None:
+            # A person's command, or another replica, may have written since.
+            if held is None or self._monotonic() - self._loaded_at > _WRITE_EVERY:
                 self._held = held = self._store.load()
+                self._loaded_at = self._monotonic()
             session, answers = self._session(held.book, view, batch)
             if session.missed_a_node and (newer := self._seen(_WRITE_EVERY)) is not view:
                 # It may have joined since the nodes were looked at.
@@ -191,6 +194,7 @@ class Committer:
             if session.book is not held.book:
                 try:
                     self._held = self._store.save(session.book, held.version)
+                    self._loaded_at = self._monotonic()
                 except ConflictError:
                     self._held = None
                     continue

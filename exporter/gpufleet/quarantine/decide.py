@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from gpufleet.quarantine.view import Node, View
 
 _DAY = 86400.0
+_LATE = 900.0
+"""Seconds for which an unknown node is looked for again."""
 _UNKNOWN, _OPTED_OUT = "unknown_node", "opted_out"
 _LAST = {Stage.RELEASING, Stage.RELEASED}
 
@@ -75,14 +77,17 @@ class Session:
         return self._decide(known.incident, known) if self._is_open(known) else known.decision
 
     def again(self) -> list[tuple[Key, Decision]]:
-        """Decide once more on everything that waits for room, oldest first."""
-        waiting = [
-            record
-            for record in self._records.values()
-            if record.decision.verdict is Verdict.DEFER and record.stage is Stage.NONE and record.resolved_at is None
-        ]
+        """Decide once more on everything that waits for room, or for its node to appear, oldest first."""
+        waiting = [record for record in self._records.values() if self._waits(record)]
         waiting.sort(key=lambda record: (record.incident.since, record.key))
         return [(record.key, self._decide(record.incident, record)) for record in waiting]
+
+    def _waits(self, record: Record) -> bool:
+        if record.stage is not Stage.NONE or record.resolved_at is not None:
+            return False
+        # A node that was rebooted, or is new, tells of its GPUs before it is known everywhere.
+        late = record.decision.reason == _UNKNOWN and self._now - record.decided_at < _LATE
+        return record.decision.verdict is Verdict.DEFER or late
 
     def resolve(self, resolved: Resolved) -> None:
         """Note that an alert has ended. Nothing else follows: a person decides when a node returns."""

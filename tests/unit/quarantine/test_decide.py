@@ -85,6 +85,8 @@ def test_a_node_that_was_unknown_is_judged_anew_when_it_is_there() -> None:
     _, book = judged([incident(node="late")])
 
     assert judged([incident(node="late")], nodes=view(late={}), book=book)[0] == [("quarantine", "isolate")]
+    found = [Session(book, view(late={}), WIDE, NOW + seconds).again() for seconds in (899, 901)]
+    assert [[decision.reason for _, decision in each] for each in found] == [["isolate"], []]
 
 
 @pytest.mark.parametrize(
