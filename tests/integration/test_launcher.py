@@ -45,7 +45,7 @@ def test_the_exit_status_is_the_programs(code: int) -> None:
 def test_the_programs_own_use_of_the_code_becomes_1() -> None:
     """Or whoever writes it into a program has retries without end."""
     assert launched("sh", "-c", "exit 250").returncode == 1
-    assert launched("sh", "-c", "exit 251", flags=("--wait=0", "--fault-code=251")).returncode == 1
+    assert launched("sh", "-c", "exit 251", flags=("--wait=0", "--exit-code=251")).returncode == 1
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGSEGV, signal.SIGABRT, signal.SIGUSR1])
@@ -107,7 +107,7 @@ def test_a_program_that_cannot_be_started_is_told_as_a_shell_does(tmp_path: Path
         (("--",), "no program is named"),
         ((), "no program is named"),
         (("--exportr=x", "--", "true"), "--exportr is no flag"),
-        (("--fault-code=0", "--", "true"), "--fault-code=0 must be"),
+        (("--exit-code=0", "--", "true"), "--exit-code=0 must be"),
         (("--wait=21", "--", "true"), "--wait=21 must be"),
         (("--run", "--", "true"), "--run needs a value"),
     ],

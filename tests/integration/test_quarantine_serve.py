@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import json
+import ssl
 import time
 import urllib.error
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -24,6 +26,7 @@ from tests.integration.test_quarantine_kubernetes import WHERE
 from tests.support.fake_nvml import FakeNvml
 from tests.support.fake_nvml_fixtures import fake_nvml, nvml_build
 from tests.support.fake_nvml_profiles import H100
+from tests.support.pems import write_pems
 from tests.support.quarantined import incident, labels_of, payload
 from tests.waiting import until
 
@@ -260,3 +263,36 @@ def test_strangers_are_not_listened_to(rig: Rig) -> None:
     assert open_to_all.returncode == 2
     assert "--web.bearer-token-file" in open_to_all.stderr
     assert TOKEN not in open_to_all.stderr
+
+
+def test_launchers_and_the_api_server_have_listeners_of_their_own(rig: Rig, tmp_path: Path) -> None:
+    """Without Alertmanager's token, and with nothing of what it may do."""
+    (tmp_path / "pems").mkdir()
+    pems = write_pems(tmp_path / "pems")
+    config = tmp_path / "admission.yml"
+    config.write_text(
+        f"tls_server_config: {{cert_file: {pems.folder}/server.crt, key_file: {pems.folder}/server.key}}\n"
+    )
+    flags = (
+        f"--kubeconfig={rig.kubeconfig}",
+        "--verdict.listen-address=127.0.0.1:0",
+        "--admission.listen-address=127.0.0.1:0",
+        f"--admission.config.file={config}",
+    )
+    rig.node("gpu-4")
+    told = incident(number(), "gpu-4", since=time.time())
+    with QuarantineProcess(tmp_path / "service", rig.policy, *flags) as service:
+        assert service.ask("/v1/alerts", payload([told]))[0] == 200
+        until(lambda: rig.is_out("gpu-4"), "the node is out", seconds=60, every=0.2)
+        (line,) = [each for each in service.log() if "verdicts" in each]
+        asked = f"http://{line['verdicts']}/v1/verdict?project=team-a&run=run-1&age=60"
+        with urllib.request.urlopen(asked, timeout=10) as response:
+            assert [each["fault"] for each in json.load(response)["incidents"]] == ["79"]
+        with pytest.raises(urllib.error.HTTPError, match="404"):
+            urllib.request.urlopen(f"http://{line['verdicts']}/v1/alerts", data=b"{}", timeout=10)
+        context = ssl.create_default_context(cafile=str(pems.folder / "ca.crt"))
+        review = urllib.request.Request(f"https://{line['admission']}/v1/admit", data=b"{}")
+        with urllib.request.urlopen(review, timeout=10, context=context) as response:
+            assert json.load(response)["response"]["allowed"] is True
+    plain = rig.command("serve", "--admission.listen-address=127.0.0.1:0", "--web.listen-address=127.0.0.1:0")
+    assert (plain.returncode, "speaks TLS only" in plain.stderr) == (2, True)

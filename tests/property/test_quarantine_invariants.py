@@ -391,21 +391,7 @@ class Quarantined(RuleBasedStateMachine):
             self.evicted_pods_go()
         book = self.book()
         held = {record.node for record in book.records.values() if record.takes_place}
-        assert self.marked() == held, (
-            self.marked(),
-            held,
-            [
-                (
-                    str(r.key)[-20:],
-                    str(r.stage),
-                    r.decision.reason,
-                    r.released_by,
-                    [(t.action, str(t.outcome), t.detail[:50]) for t in r.steps if t.target.startswith("node")],
-                )
-                for r in book.records.values()
-                if r.node in self.marked() ^ held
-            ],
-        )
+        assert self.marked() == held
         for record in book.records.values():
             assert record.stage not in {Stage.RESERVED, Stage.RELEASING}, record
         for name in held:

@@ -21,7 +21,7 @@ from gpufleet.quarantine.receiver import ALERTS_PATH, BearerGuard, TokenError
 from gpufleet.quarantine.service import Quarantine
 from gpufleet.settings import selected
 from gpufleet.web.addresses import ListenError, parse_listen_address
-from gpufleet.web.endpoint import open_endpoint
+from gpufleet.web.endpoint import Endpoint, open_endpoint
 from gpufleet.web.live_config import LiveWebConfig
 from gpufleet.web.server import ServerLimits
 from gpufleet.web.webconfig import WebConfigError
@@ -84,6 +84,22 @@ def main(argv: Sequence[str]) -> int:
         help="where launchers (gpufleet run) may ask, without a token, whether a peer of their run was hit, such as "
         ":9840; may be repeated; default: none",
     )
+    parser.add_argument(
+        "--admission.listen-address",
+        dest="admission",
+        metavar="ADDRESS",
+        action="append",
+        default=[],
+        help="where the API server asks about pods that fail (deploy/kubernetes/quarantine-admission.yaml), such as "
+        ":9841; may be repeated; default: none",
+    )
+    parser.add_argument(
+        "--admission.config.file",
+        dest="admission_config",
+        metavar="FILE",
+        type=Path,
+        help="its certificate, in the format of --web.config.file; needed with --admission.listen-address",
+    )
     arguments, settings = parser.read(argv)
     policy = policy_of(arguments, parser.prog)
     signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
@@ -100,6 +116,7 @@ def _serve(arguments: argparse.Namespace, settings: Settings, policy: Policy, au
     )
     try:
         _refuse_strangers(addresses, arguments.token, settings.web_config_file)
+        _refuse_plain_reviews(arguments)
         opened = open_platform(policy, audit, kubeconfig=arguments.kubeconfig)
         quarantine = Quarantine(opened, policy, audit)
         app = quarantine.app if arguments.token is None else BearerGuard(quarantine.app, arguments.token)
@@ -109,7 +126,7 @@ def _serve(arguments: argparse.Namespace, settings: Settings, policy: Policy, au
             web_config_file=settings.web_config_file,
             limits=ServerLimits(max_connections=_CONNECTIONS, newcomers_wait=True),
         )
-        verdicts = open_endpoint(quarantine.verdicts, arguments.verdict) if arguments.verdict else None
+        others = _others(quarantine, arguments)
     except (PlatformError, ListenError) as error:
         log.error("can't serve", extra={"err": str(error)})  # noqa: TRY400 - the message says it all
         return _FAILED
@@ -122,7 +139,7 @@ def _serve(arguments: argparse.Namespace, settings: Settings, policy: Policy, au
         extra={
             "addresses": ",".join(endpoint.server.addresses),
             "scheme": endpoint.scheme,
-            "verdicts": None if verdicts is None else ",".join(verdicts.server.addresses),
+            **{name: ",".join(other.server.addresses) for name, other in others.items()},
         },
     )
     while (received := signal.sigwaitinfo(_SIGNALS)).si_signo == signal.SIGHUP:
@@ -131,10 +148,22 @@ def _serve(arguments: argparse.Namespace, settings: Settings, policy: Policy, au
     log.info("signal received", extra={"signal": signal.Signals(received.si_signo).name, "by_pid": received.si_pid})
     quarantine.stop()
     endpoint.server.stop(_RESPONSES_SECONDS)
-    if verdicts is not None:
-        verdicts.server.stop(_RESPONSES_SECONDS)
+    for other in others.values():
+        other.server.stop(_RESPONSES_SECONDS)
     log.info("stopped")
     return 0
+
+
+def _others(quarantine: Quarantine, arguments: argparse.Namespace) -> dict[str, Endpoint]:
+    """The listeners of those who have no token, by what they ask for."""
+    found = {}
+    if arguments.verdict:
+        found["verdicts"] = open_endpoint(quarantine.verdicts, arguments.verdict)
+    if arguments.admission:
+        found["admission"] = open_endpoint(
+            quarantine.admission, arguments.admission, web_config_file=arguments.admission_config
+        )
+    return found
 
 
 def _refuse_strangers(addresses: list[str], token: Path | None, web_config_file: Path | None) -> None:
@@ -148,6 +177,16 @@ def _refuse_strangers(addresses: list[str], token: Path | None, web_config_file:
         "apart: give --web.bearer-token-file, or a --web.config.file with basic_auth_users or required client "
         "certificates"
     )
+
+
+def _refuse_plain_reviews(arguments: argparse.Namespace) -> None:
+    """Raise ValueError where the API server could not ask."""
+    file: Path | None = arguments.admission_config
+    if arguments.admission and (file is None or LiveWebConfig(file).tls_context() is None):
+        raise ValueError(
+            "--admission.listen-address: the API server speaks TLS only: give --admission.config.file with a "
+            "tls_server_config"
+        )
 
 
 def _is_loopback(address: str) -> bool:

@@ -38,7 +38,7 @@ flags:
   --quarantine=URL   the quarantine service, asked whether a peer of the run was hit (environment GPUFLEET_QUARANTINE)
   --project=NAME     of the run, as gpufleet shows it (environment GPUFLEET_PROJECT)
   --run=NAME         of the run (environment GPUFLEET_RUN, else SLURM_JOB_ID)
-  --fault-code=N     {_LOWEST_CODE} to {_HIGHEST_CODE} (default {FAULT_CODE}); the program's own use of it becomes 1
+  --exit-code=N     {_LOWEST_CODE} to {_HIGHEST_CODE} (default {FAULT_CODE}); the program's own use of it becomes 1
   --wait=SECONDS     most seconds to wait for a verdict (default {_MOST_SECONDS:g}, which is the most)
 
 After SIGTERM, SIGINT, SIGHUP or SIGQUIT nothing is waited for. A program that cannot be started is 127 or 126.
@@ -116,14 +116,14 @@ def parse(argv: Sequence[str], environ: Mapping[str, str]) -> Options:
     raise UsageError("no program is named; write it behind --")
 
 
-_FLAGS = ("--exporter", "--quarantine", "--project", "--run", "--fault-code", "--wait")
+_FLAGS = ("--exporter", "--quarantine", "--project", "--run", "--exit-code", "--wait")
 
 
 def _with(options: Options, name: str, value: str) -> Options:
     match name:
-        case "--fault-code":
+        case "--exit-code":
             if not value.isdecimal() or not _LOWEST_CODE <= int(value) <= _HIGHEST_CODE:
-                raise UsageError(f"--fault-code={value} must be a number from {_LOWEST_CODE} to {_HIGHEST_CODE}")
+                raise UsageError(f"--exit-code={value} must be a number from {_LOWEST_CODE} to {_HIGHEST_CODE}")
             return replace(options, fault_code=int(value))
         case "--wait":
             try:

@@ -7,6 +7,8 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
+from gpufleet.quarantine.actuators.kubernetes.jobs import HARDWARE_FAULT
+from gpufleet.quarantine.admission import Admission, Rules
 from gpufleet.quarantine.committer import Committer
 from gpufleet.quarantine.receiver import BODY_LIMIT, Receiver
 from gpufleet.quarantine.telemetry import Telemetry
@@ -15,6 +17,7 @@ from gpufleet.quarantine.worker import Worker
 from gpufleet.web.app import App
 
 if TYPE_CHECKING:
+    from gpufleet.quarantine.actuators.kubernetes.pods import Pod
     from gpufleet.quarantine.audit import Audit
     from gpufleet.quarantine.incident import Key
     from gpufleet.quarantine.platform import Opened
@@ -24,6 +27,8 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 ROUND_SECONDS = 30.0
+REVIEW_LIMIT = 8 << 20
+"""Bytes of a review: two pods, each of which may be as large as etcd takes."""
 _SOON_SECONDS = 5.0
 """Until what was refused for now (a disruption budget, a conflict) is tried again."""
 
@@ -59,6 +64,15 @@ class Quarantine:
         self.app = App(receiver.routes(), body_limit=BODY_LIMIT)
         self.verdicts = App({("GET", PATH): Verdicts(lambda: self.committer.book, clock=time.time).answer})
         """For a listener of its own: those who ask have no token, and must not have Alertmanager's."""
+        retries = policy.retries
+        admission = Admission(
+            lambda: self.committer.book,
+            Rules(retries.strip_finalizer, retries.peer_seconds),
+            opted_out=self._opted_out,
+            marked=self._marked,
+        )
+        self.admission = App(admission.routes(), body_limit=REVIEW_LIMIT)
+        """For another one, over TLS: the API server has no token either."""
         self._due = threading.Event()
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="rounds", daemon=True)
@@ -92,6 +106,13 @@ class Quarantine:
             if book is not None and view is not None:
                 self.telemetry.seen(book, view, self._policy, time.time())
             self._due.wait(_SOON_SECONDS if soon else ROUND_SECONDS)
+
+    def _opted_out(self) -> frozenset[str]:
+        view = self.committer.view
+        return frozenset() if view is None else view.opted_out_namespaces
+
+    def _marked(self, pod: Pod, record: Record) -> None:
+        self._audit.note("admission", target=pod.target, incident=str(record.key), condition=HARDWARE_FAULT)
 
     def _decided(self, key: Key, decision: Decision) -> None:
         if not self.telemetry.decided(key, decision):

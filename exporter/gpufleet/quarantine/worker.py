@@ -123,10 +123,22 @@ class Worker:
             # A node that is gone, or came back without our mark, is another one: nothing of ours is on it.
             if node is None or not node.held_out or (node.mark is None and not record.was_cordoned):
                 freed.append(record.key)
+        self._take_off(view, book)
         if freed:
             self._commit(lambda session: session.release(freed, _BY_HAND))
             for key in freed:
                 self._audit.note("released", incident=str(key), by=_BY_HAND)
+
+    def _take_off(self, view: View, book: Book) -> None:
+        """Release once more what bears the mark of an incident that was released.
+
+        Another replica was about to mark the node while this one released it: it saw no mark, and made one.
+        """
+        by_name = {str(key): record for key, record in book.records.items()}
+        for node in view.nodes.values():
+            record = by_name.get(node.mark.incident) if node.mark is not None else None
+            if record is not None and record.stage is Stage.RELEASED and record.node == node.name:
+                self._commit(_put(replace(record, stage=Stage.RELEASING, changed_at=self._clock())))
 
     def _carry_out(self, record: Record) -> bool:
         if record.stage is Stage.RESERVED:
@@ -223,6 +235,10 @@ class Worker:
     def _now(self) -> dict[Key, Record]:
         book = self._committer.book
         return {} if book is None else dict(book.records)
+
+
+def _put(record: Record) -> Callable[[Session], None]:
+    return lambda session: session.put(record)
 
 
 def _is_done(step: Step) -> bool:
