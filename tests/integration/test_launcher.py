@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -36,10 +40,13 @@ def python(code: str) -> tuple[str, ...]:
     return (sys.executable, "-S", "-c", code)
 
 
-@pytest.mark.parametrize("code", [0, 1, 2, 3, 42, 126, 127, 128, 137, 143, 249, 251, 255])
-def test_the_exit_status_is_the_programs(code: int) -> None:
-    """Whatever it is."""
-    assert launched("sh", "-c", f"exit {code}").returncode == code
+def test_the_exit_status_is_the_programs() -> None:
+    """Whatever it is; 250 alone is told otherwise below."""
+    codes = [code for code in range(256) if code != 250]
+    run = f'for c in {" ".join(map(str, codes))}; do "$@" --wait=0 -- sh -c "exit $c" 2>/dev/null; echo $?; done'
+    done = subprocess.run(["sh", "-c", run, "sh", *RUN], capture_output=True, text=True, timeout=120, check=False)
+
+    assert [int(each) for each in done.stdout.split()] == codes
 
 
 def test_the_programs_own_use_of_the_code_becomes_1() -> None:
@@ -179,6 +186,69 @@ def test_without_an_answer_the_code_is_the_programs(exporter: ScriptedServer, ba
 
     assert done.returncode == 3
     assert "no verdict" in done.stderr
+
+
+def test_nobody_who_can_be_asked_is_said() -> None:
+    """Or a word that is forgotten in a manifest is found out by a lost retry."""
+    environ = {name: value for name, value in os.environ.items() if name not in {"NODE_IP", "GPUFLEET_EXPORTER"}}
+    done = launched("sh", "-c", "exit 3", env=environ)
+
+    assert done.returncode == 3
+    assert "set NODE_IP (status.hostIP), or give --exporter" in done.stderr
+
+
+def test_an_exporter_that_drips_does_not_outlast_the_limit(tmp_path: Path) -> None:
+    """Each byte comes in time for itself; the other place is heard all the same."""
+    path = tmp_path / "drip.sock"
+    with socket.socket(socket.AF_UNIX) as listener, ScriptedServer() as service:
+        listener.bind(str(path))
+        listener.listen()
+
+        def drip() -> None:
+            with contextlib.suppress(OSError), listener.accept()[0] as peer:
+                for byte in itertools.cycle(b"X"):
+                    peer.sendall(bytes([byte]))
+                    time.sleep(0.2)
+
+        threading.Thread(target=drip, daemon=True).start()
+        begin = time.monotonic()
+        done = launched("sh", "-c", "exit 3", flags=(f"--exporter=unix:{path}", "--wait=3"))
+        assert done.returncode == 3
+        assert 2.5 < time.monotonic() - begin < 5
+        assert "has not answered in time" in done.stderr
+
+        service.reply = told(HIT)
+        flags = (f"--exporter=unix:{path}", f"--quarantine={service.url}", "--run=r")
+        assert launched("sh", "-c", "exit 3", flags=flags).returncode == 250
+
+
+def test_an_exporter_that_cannot_see_says_so(exporter: ScriptedServer) -> None:
+    """No fault that is known is not the same as no fault."""
+    body = {"version": 1, "settling": False, "incidents": [], "unknown": True, "reason": "kmsg: no such file"}
+    exporter.reply = answer(200, json.dumps(body).encode())
+    done = launched("sh", "-c", "exit 3", flags=(f"--exporter={exporter.url}",))
+
+    assert done.returncode == 3
+    assert "does not know: kmsg: no such file" in done.stderr
+
+
+def test_whoever_ignores_sigchld_gets_the_status() -> None:
+    """The kernel keeps no status for such a parent: the launcher would wait for ever."""
+    code = "import os,signal,sys; signal.signal(signal.SIGCHLD, signal.SIG_IGN); os.execv(sys.argv[1], sys.argv[1:])"
+    words = [*python(code), *RUN, "--wait=0", "--", "sh", "-c", "exit 5"]
+    assert subprocess.run(words, timeout=30, check=False).returncode == 5
+
+
+def test_a_signal_without_a_name_is_one() -> None:
+    """Of the real-time signals two have names."""
+    assert launched(*python("import os; os.kill(os.getpid(), 36)")).returncode == -36
+
+
+@pytest.mark.parametrize("redirected", ["2>&-", "2>/dev/full"])
+def test_standard_error_that_takes_nothing_changes_no_status(redirected: str) -> None:
+    """What is said is lost, and nothing else."""
+    command = f'"$@" --wait=0 -- sh -c "exit 9" {redirected}'
+    assert subprocess.run(["sh", "-c", command, "sh", *RUN], timeout=60, check=False).returncode == 9
 
 
 def test_nobody_waits_after_a_signal_to_end(exporter: ScriptedServer, tmp_path: Path) -> None:

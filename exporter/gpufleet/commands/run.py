@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-import sys
 import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from gpufleet.launch.child import Ended, StartError, leave, run, told_to_end
-from gpufleet.launch.verdict import FAULT_CODE, exit_code
+from gpufleet.launch.child import Ended, StartError, leave, run, say, told_to_end
+from gpufleet.launch.verdict import FAULT_CODE, Fault, exit_code
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -38,7 +37,7 @@ flags:
   --quarantine=URL   the quarantine service, asked whether a peer of the run was hit (environment GPUFLEET_QUARANTINE)
   --project=NAME     of the run, as gpufleet shows it (environment GPUFLEET_PROJECT)
   --run=NAME         of the run (environment GPUFLEET_RUN, else SLURM_JOB_ID)
-  --exit-code=N     {_LOWEST_CODE} to {_HIGHEST_CODE} (default {FAULT_CODE}); the program's own use of it becomes 1
+  --exit-code=N      {_LOWEST_CODE} to {_HIGHEST_CODE} (default {FAULT_CODE}); the program's own use of it becomes 1
   --wait=SECONDS     most seconds to wait for a verdict (default {_MOST_SECONDS:g}, which is the most)
 
 After SIGTERM, SIGINT, SIGHUP or SIGQUIT nothing is waited for. A program that cannot be started is 127 or 126.
@@ -74,13 +73,13 @@ def main(argv: Sequence[str]) -> int:  # noqa: RET503 - leave does not return
     try:
         options = parse(argv, os.environ)
     except UsageError as error:
-        print(f"gpufleet run: {error}; gpufleet run --help says more", file=sys.stderr)
+        say(f"{error}; gpufleet run --help says more")
         return _USAGE
     started = time.monotonic()
     try:
         ended = run(options.program)
     except StartError as error:
-        print(f"gpufleet run: {error}", file=sys.stderr)
+        say(str(error))
         return error.status
     leave(ended, _code(ended, options, started))
 
@@ -147,21 +146,30 @@ def _code(ended: Ended, options: Options, started: float) -> int:
     """What to exit with; asks only where the program has failed by itself."""
     fault = None
     if ended.failed and not ended.was_told_to:
-        # Whoever's program succeeds pays nothing for HTTP.
-        from gpufleet.launch.asking import Limits, judged
-
-        now = time.monotonic()
-        places = _places(options)
-        fault, silent = judged(places, Limits(started, now, now + options.wait), told_to_end)
-        for reason in silent:
-            print(f"gpufleet run: no verdict: {reason}", file=sys.stderr)
+        try:
+            fault = _fault(options, started)
+        except Exception as error:  # noqa: BLE001 - a flaw of ours is no reason for another exit status
+            say(f"no verdict: {error!r}")
         if fault is not None:
-            print(
-                f"gpufleet run: hardware fault {fault.fault} (incident {fault.incident}) has ended this program, which "
-                f"left with {ended.code}: exit with {options.fault_code}",
-                file=sys.stderr,
+            say(
+                f"hardware fault {fault.fault} (incident {fault.incident}) has ended this program, which left with "
+                f"{ended.code}: exit with {options.fault_code}"
             )
     return exit_code(ended.code, fault, options.fault_code)
+
+
+def _fault(options: Options, started: float) -> Fault | None:
+    # Whoever's program succeeds pays nothing for HTTP.
+    from gpufleet.launch.asking import Limits, judged
+
+    now = time.monotonic()
+    places = _places(options)
+    if not places:
+        say("no verdict: nobody is named who could be asked: set NODE_IP (status.hostIP), or give --exporter")
+    fault, silent = judged(places, Limits(started, now, now + options.wait), told_to_end)
+    for reason in silent:
+        say(f"no verdict: {reason}")
+    return fault
 
 
 def _places(options: Options) -> tuple[Asked, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import socket
+import threading
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 _MOST_BYTES = 1 << 16
 _CALL_SECONDS = 1.5
 _PAUSE_SECONDS = 0.5
+_LOOK_SECONDS = 0.05
 
 
 class AskingError(Exception):
@@ -47,32 +49,65 @@ class Limits:
 def judged(places: tuple[Asked, ...], limits: Limits, pause: Callable[[float], bool]) -> tuple[Fault | None, list[str]]:
     """The hardware fault that ended the program, if there is one, and why whom could not be asked.
 
-    ``pause`` waits so many seconds between two rounds, and says whether to give up.
+    ``pause`` waits so many seconds, and says whether to give up. Each place is asked on a thread of its own, which is
+    left behind when time is up: a name server that hangs or a peer that drips must neither outlast the limit nor keep
+    the other place from being heard.
     """
-    silent: dict[str, str] = {}
-    open_places = list(places)
-    while open_places:
-        for place in tuple(open_places):
-            left = limits.until - time.monotonic()
-            if left <= 0:
-                return None, list(silent.values())
-            now = time.monotonic()
-            try:
-                answer = ask(place, now - limits.started, min(left, _CALL_SECONDS))
-            except AskingError as error:
-                # It may be starting again just now: asked until patience is over, as for an answer that says nothing.
-                silent[place.url] = str(error)
-                answer = Answer((), settling=False)
-            else:
-                silent.pop(place.url, None)
-            fault = culprit(answer, time.monotonic() - limits.started)
-            if fault is not None:
-                return fault, []
-            if not answer.settling and now - limits.ended >= place.patience:
-                open_places.remove(place)
-        if open_places and pause(min(_PAUSE_SECONDS, max(0.0, limits.until - time.monotonic()))):
+    inquiries = [_Inquiry(place, limits) for place in places]
+    for each in inquiries:
+        each.start()
+    while True:
+        over = all(each.over for each in inquiries)
+        fault = next((each.fault for each in inquiries if each.fault is not None), None)
+        if fault is not None:
+            return fault, []
+        left = limits.until - time.monotonic()
+        if over or left <= 0:
+            return None, [each.silent for each in inquiries if each.silent]
+        if pause(min(_LOOK_SECONDS, left)):
             return None, []
-    return None, list(silent.values())
+
+
+class _Inquiry(threading.Thread):
+    """Asks one place until it knows, or until its patience is over."""
+
+    def __init__(self, place: Asked, limits: Limits) -> None:
+        super().__init__(name="asking", daemon=True)
+        self._place = place
+        self._limits = limits
+        self.fault: Fault | None = None
+        self.silent = f"{place.url} has not answered in time"
+        """Why there is no verdict; empty after an answer that says all."""
+        self.over = False
+
+    def run(self) -> None:
+        try:
+            while not self._asked():
+                time.sleep(_PAUSE_SECONDS)
+        except Exception as error:  # noqa: BLE001 - a flaw of ours is no reason for another exit status
+            self.silent = f"{self._place.url} cannot be asked: {error!r}"
+        self.over = True
+
+    def _asked(self) -> bool:
+        """Ask once; whether that was the last time."""
+        place, limits = self._place, self._limits
+        now = time.monotonic()
+        left = limits.until - now
+        if left <= 0:
+            return True
+        # As of the question, not of the answer: whatever the way took, a fault from before the start stays one.
+        age = now - limits.started
+        settling = False
+        try:
+            answer = ask(place, age, min(left, _CALL_SECONDS))
+        except AskingError as error:
+            # It may be starting again just now: asked until patience is over, as for an answer that says nothing.
+            self.silent = str(error)
+        else:
+            self.silent = f"{place.url} does not know: {answer.unknown}" if answer.unknown else ""
+            self.fault = culprit(answer, age)
+            settling = answer.settling
+        return self.fault is not None or (not settling and time.monotonic() - limits.ended >= place.patience)
 
 
 def ask(place: Asked, age: float, seconds: float) -> Answer:

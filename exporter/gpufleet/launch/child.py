@@ -6,9 +6,9 @@ reaches the whole foreground group by itself. As PID 1 of a container we also ta
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
-import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NoReturn
 
@@ -88,6 +88,8 @@ def run(arguments: Sequence[str]) -> Ended:
     ignored = {
         each for each in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP) if signal.getsignal(each) is signal.SIG_IGN
     }
+    # Whoever started us may have ignored it: then the kernel would neither tell us of the end nor keep the status.
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     wanted = forwarded()
     before = signal.pthread_sigmask(signal.SIG_BLOCK, wanted | {signal.SIGCHLD})
     try:
@@ -98,10 +100,10 @@ def run(arguments: Sequence[str]) -> Ended:
     except OSError as error:
         status = NOT_FOUND if isinstance(error, FileNotFoundError | NotADirectoryError) else NOT_EXECUTABLE
         raise StartError(f"{arguments[0]}: {error.strerror}", status) from error
-    return _waited(pid, wanted)
+    return _waited(pid, wanted, _ENDING - ignored)
 
 
-def _waited(pid: int, wanted: frozenset[signal.Signals]) -> Ended:
+def _waited(pid: int, wanted: frozenset[signal.Signals], ending: frozenset[signal.Signals]) -> Ended:
     told = False
     while True:
         received = signal.sigwaitinfo(wanted | {signal.SIGCHLD})
@@ -110,7 +112,7 @@ def _waited(pid: int, wanted: frozenset[signal.Signals]) -> Ended:
             if status is not None:
                 return Ended(status, told)
             continue
-        told = told or received.si_signo in _ENDING
+        told = told or received.si_signo in ending
         if received.si_code != _FROM_KERNEL:
             os.kill(pid, received.si_signo)
 
@@ -129,6 +131,13 @@ def _reaped(pid: int) -> int | None:
             found = status
 
 
+def say(text: str) -> None:
+    """One line on standard error; one that nobody can read changes nothing."""
+    line = "gpufleet run: " + "".join(each if each.isprintable() else "?" for each in text) + "\n"
+    with contextlib.suppress(OSError):
+        os.write(2, line.encode(errors="replace"))
+
+
 def told_to_end(seconds: float) -> bool:
     """Wait so long, or until somebody asks us to end; whether somebody has."""
     return signal.sigtimedwait(_ENDING, seconds) is not None
@@ -136,16 +145,15 @@ def told_to_end(seconds: float) -> bool:
 
 def leave(ended: Ended, code: int) -> NoReturn:
     """End as the program did: by the same signal, or with ``code``."""
-    sys.stderr.flush()
     number = ended.signal
     if number is not None and code == ended.code and os.getpid() != 1:
         import resource
 
         # The program's core is the one that somebody wants.
         resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
-        if number not in {signal.SIGKILL, signal.SIGSTOP}:
+        with contextlib.suppress(OSError):  # SIGKILL, and the two that the C library keeps for itself
             signal.signal(number, signal.SIG_DFL)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.Signals(number)})
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {number})
         os.kill(os.getpid(), number)
     # PID 1 of a container is not killed by its own signals.
     os._exit(code)

@@ -10,6 +10,7 @@ FAULT_CODE = 250
 """At least 128, because PyTorchJob's restartPolicy ExitCode retries only such; no signal's (128 + 1 … 64), no shell's
 (126, 127), and not 255, which ssh and Go's runtime use for anything."""
 _VERSION = 1
+_LONGEST_REASON = 200
 
 
 class AnswerError(Exception):
@@ -34,6 +35,8 @@ class Answer:
     faults: tuple[Fault, ...]
     settling: bool
     """Something was seen whose meaning is not certain yet: ask again."""
+    unknown: str = ""
+    """Why who answers cannot see all that there may be; empty: it can."""
 
 
 def parse_answer(body: bytes) -> Answer:
@@ -46,8 +49,9 @@ def parse_answer(body: bytes) -> Answer:
             Fault(str(each["incident"]), str(each["fault"]), float(each["age_seconds"]), each["refund"] is True)
             for each in found["incidents"]
         )
-        return Answer(faults, found["settling"] is True)
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        unknown = str(found.get("reason") or "no reason is given")[:_LONGEST_REASON] if found.get("unknown") else ""
+        return Answer(faults, found["settling"] is True, " ".join(unknown.split()))
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise AnswerError(f"it cannot be read: {error!r}") from error
 
 
