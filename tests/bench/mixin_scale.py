@@ -220,7 +220,16 @@ def measure(directory: Path, nodes: int, minutes: int) -> None:
     itself = directory / "prometheus.json"
     itself.write_text("[]")
     port = free_port()
-    command: list[str | Path] = [BIN / "gpufleet", "simulate", f"--scenario.file={scenario}", "--metrics.level=core"]
+    # The fleet would be on machines of its own: here it has what Prometheus leaves of the cores.
+    command: list[str | Path] = [
+        "nice",
+        "-n",
+        "19",
+        BIN / "gpufleet",
+        "simulate",
+        f"--scenario.file={scenario}",
+        "--metrics.level=core",
+    ]
     command.append(f"--web.listen-address=127.0.0.1:{port}")
     example = yaml.safe_load((ROOT / "alerts" / "alertmanager.example.yml").read_text())
     example["receivers"] = [{"name": receiver["name"]} for receiver in example["receivers"]]

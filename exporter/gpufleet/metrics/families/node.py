@@ -116,5 +116,20 @@ QUARANTINE = Group(
             **_NOT_YET,
         ),
         gauge("gpufleet_quarantine_breaker_open", "1 while the breaker stops new quarantines, else 0.", **_NOT_YET),
+        gauge("gpufleet_quarantine_deferred", "Incidents that wait for room, or for the breaker.", served=False),
+        gauge(
+            "gpufleet_quarantine_last_round_timestamp_seconds",
+            "When the nodes and the ledger were last read and everything due was tried.",
+            served=False,
+        ),
+        counter(
+            "gpufleet_quarantine_deliveries_total",
+            "Payloads of Alertmanager by their answer.",
+            ("code",),
+            served=False,
+        ),
+        counter(
+            "gpufleet_quarantine_unusable_alerts_total", "Alerts that name no incident.", ("reason",), served=False
+        ),
     ),
 )
