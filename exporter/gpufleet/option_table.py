@@ -5,6 +5,7 @@ from __future__ import annotations
 from gpufleet.options import (
     ALERT_LABEL,
     ALERTMANAGER_URL,
+    ANY_ADDRESS,
     API_SERVER,
     LIBRARY,
     LISTEN_ADDRESS,
@@ -37,9 +38,10 @@ OPTIONS: tuple[Option, ...] = (
     ),
     Option(
         "faults.listen-address",
-        LISTEN_ADDRESS,
+        ANY_ADDRESS,
         "address on which pods of this node may ask for faults of their own GPUs, as gpufleet run does, such as :9839; "
-        "may be repeated; default: none",
+        "or unix:/run/gpufleet/faults.sock, for jobs of Slurm and pods on the node's network, too; may be repeated; "
+        "default: none",
         repeatable=True,
     ),
     Option("web.telemetry-path", URL_PATH, "path of the metrics", default="/metrics"),

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from gpufleet.durations import format_duration, parse_duration
-from gpufleet.web.addresses import ListenError, parse_listen_address
+from gpufleet.web.addresses import ListenAddress, ListenError, parse_listen_address
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -152,11 +152,18 @@ def _url_path(text: str) -> str:
     return text
 
 
-def _listen_address(text: str) -> object:
+def _any_address(text: str) -> ListenAddress:
     try:
         return parse_listen_address(text)
     except ListenError as error:
         raise UnacceptableError(str(error)) from error
+
+
+def _listen_address(text: str) -> object:
+    address = _any_address(text)
+    if address.path:
+        raise UnacceptableError(f"{text!r} is a unix socket, which Prometheus cannot scrape: write HOST:PORT or :PORT")
+    return address
 
 
 def _alertmanager_url(text: str) -> str:
@@ -238,5 +245,6 @@ NODE_LABEL = Kind("NAME=VALUE", _node_label)
 NODE_NAME = Kind("NAME", _node_name)
 URL_PATH = Kind("PATH", _url_path)
 LISTEN_ADDRESS = Kind("ADDRESS", _listen_address)
+ANY_ADDRESS = Kind("ADDRESS", _any_address)
 PATH = Kind("PATH", _path, is_path=bool)
 LIBRARY = Kind("LIBRARY", _plain, is_path=lambda text: "/" in text)

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 _USAGE = 2
 _MOST_SECONDS = 20.0
 _EXPORTER_PORT = 9839
+_SOCKET = "/run/gpufleet/faults.sock"
 _EXPORTER_PATIENCE = 3.0
 """Seconds: a poll, and the way of a line through the kernel's log."""
 _SERVICE_PATIENCE = 10.0
@@ -33,7 +34,8 @@ the code that the framework is told to ignore, so that the fault costs no retry.
 
 flags:
   --exporter=URL     the node's exporter (--faults.listen-address there): http://HOST:PORT or unix:PATH
-                     (environment GPUFLEET_EXPORTER; default http://$NODE_IP:{_EXPORTER_PORT} where NODE_IP is set)
+                     (environment GPUFLEET_EXPORTER; default http://$NODE_IP:{_EXPORTER_PORT} where NODE_IP is set, else
+                     {_SOCKET} where that is, as for jobs of Slurm)
   --quarantine=URL   the quarantine service, asked whether a peer of the run was hit (environment GPUFLEET_QUARANTINE)
   --project=NAME     of the run, as gpufleet shows it (environment GPUFLEET_PROJECT)
   --run=NAME         of the run (environment GPUFLEET_RUN, else SLURM_JOB_ID)
@@ -173,11 +175,14 @@ def _fault(options: Options, started: float) -> Fault | None:
 
 
 def _places(options: Options) -> tuple[Asked, ...]:
+    from pathlib import Path
+
     from gpufleet.launch.asking import Asked, query
 
     places = []
-    if options.exporter:
-        places.append(Asked(options.exporter.rstrip("/"), "/v1/faults", patience=_EXPORTER_PATIENCE))
+    exporter = options.exporter or (f"unix:{_SOCKET}" if Path(_SOCKET).exists() else "")
+    if exporter:
+        places.append(Asked(exporter.rstrip("/"), "/v1/faults", patience=_EXPORTER_PATIENCE))
     if options.quarantine and options.run:
         asked = query(project=options.project, run=options.run)
         places.append(Asked(options.quarantine.rstrip("/"), "/v1/verdict", asked, _SERVICE_PATIENCE))

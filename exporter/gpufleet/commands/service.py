@@ -176,9 +176,8 @@ class _Service:
         if settings.faults_listen_address:
             from gpufleet.commands.own_faults import serve_own_faults  # nodes where nobody may ask don't pay for it
 
-            watch = self._owning.watch
             self._own_faults = serve_own_faults(
-                settings.faults_listen_address, lambda: self._faults.watch.view, lambda: watch.view, self._owning.pods
+                settings.faults_listen_address, self._faults, self._owning, settings.path_procfs
             )
         return endpoint
 

@@ -10,7 +10,7 @@ import json
 from typing import TYPE_CHECKING
 from urllib.parse import parse_qs
 
-from gpufleet.quarantine.record import Verdict
+from gpufleet.quarantine.record import Stage, Verdict
 from gpufleet.web.message import Response, plain_response
 
 if TYPE_CHECKING:
@@ -24,9 +24,9 @@ PATH = "/v1/verdict"
 _VERSION = 1
 _MOST_SECONDS = 30 * 86_400.0
 _LONGEST_NAME = 253
-_SLACK = 1.0
 _MOST_TOLD = 16
 _TAKEN = frozenset({Verdict.QUARANTINE, Verdict.JOIN})
+_BACK = frozenset({Stage.RELEASING, Stage.RELEASED})
 _NO_STORE = (("Cache-Control", "no-store"),)
 
 
@@ -59,7 +59,7 @@ def told(book: Book, project: str, run: str, age: float, now: float) -> bytes:
     Only those whose node is out, or goes out: a framework ignores the launcher's code without a limit, so the next
     attempt must not meet the same GPU.
     """
-    since = now - age - _SLACK
+    since = now - age
     found = [each for each in book.records.values() if _hit(each, project, run) and each.incident.since >= since]
     found.sort(key=lambda each: each.incident.since, reverse=True)
     return json.dumps(
@@ -84,5 +84,6 @@ def _hit(record: Record, project: str, run: str) -> bool:
         record.incident.refund
         and record.incident.isolate
         and record.decision.verdict in _TAKEN
+        and record.stage not in _BACK
         and any(holder.run == run and project in {"", holder.project} for holder in record.incident.holders)
     )

@@ -1,4 +1,4 @@
-"""Listen addresses: the text of ``--web.listen-address`` to listening sockets."""
+"""Listen addresses: the text of ``--web.listen-address`` to listening sockets; and what a peer is called."""
 
 from __future__ import annotations
 
@@ -6,12 +6,17 @@ import errno
 import os
 import re
 import socket
+import struct
 from dataclasses import dataclass
+from pathlib import Path
 
 # Connections that wait between two turns of the accept loop: more than scrapers that come at once, as after a restart.
 _BACKLOG = 512
 _ADDRESS = re.compile(r"(?:\[(?P<v6>[^\[\]]*)\]|(?P<host>[^\[\]:/]*)):(?P<port>[0-9]{1,5})")
 _HIGHEST_PORT = 65_535
+_UNIX = "unix:"
+_LONGEST_PATH = 107  # sizeof(sun_path) less its end, unix(7)
+_CREDENTIALS = struct.Struct("iII")  # pid, uid, gid: struct ucred, unix(7)
 _NO_IPV6 = frozenset({errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL, errno.EPROTONOSUPPORT})
 
 
@@ -21,22 +26,33 @@ class ListenError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class ListenAddress:
-    """A host ("" for every address of the machine) and a port (0 for one that the kernel chooses)."""
+    """A host ("" for every address of the machine) and a port (0 for one that the kernel chooses), or a path."""
 
     host: str
     port: int
+    path: str = ""
+    """Of a unix socket, which has neither host nor port."""
 
     def __str__(self) -> str:
         """Return the address as one writes it."""
+        if self.path:
+            return f"{_UNIX}{self.path}"
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
 def parse_listen_address(text: str) -> ListenAddress:
-    """Parse ``:9837``, ``127.0.0.1:9837``, ``localhost:9837`` or ``[::1]:9837``.
+    """Parse ``:9837``, ``127.0.0.1:9837``, ``localhost:9837``, ``[::1]:9837`` or ``unix:/run/gpufleet/faults.sock``.
 
     Raises:
         ListenError: anything else.
     """
+    if text.startswith(_UNIX):
+        path = text.removeprefix(_UNIX)
+        if not path.startswith("/") or "\0" in path or len(os.fsencode(path)) > _LONGEST_PATH:
+            raise ListenError(
+                f"{text!r} is no listen address: write unix: and an absolute path of at most {_LONGEST_PATH} bytes"
+            )
+        return ListenAddress("", 0, path)
     found = _ADDRESS.fullmatch(text)
     if found is None or int(found["port"]) > _HIGHEST_PORT:
         raise ListenError(
@@ -53,6 +69,8 @@ def listen(address: ListenAddress) -> socket.socket:
     Raises:
         ListenError: the host has no address, or the port is taken, privileged or not on this machine.
     """
+    if address.path:
+        return _listen_at(address)
     if address.host in {"", "::"}:
         try:
             return _bound(socket.AF_INET6, ("::", address.port), dual_stack=True)
@@ -75,6 +93,29 @@ def listen(address: ListenAddress) -> socket.socket:
         raise _listen_error(address, error) from error
 
 
+def _listen_at(address: ListenAddress) -> socket.socket:
+    """A unix socket that everybody may connect to, in the place of one that nobody listens on any more."""
+    path = Path(address.path)
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        if path.is_socket():
+            with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as asking:
+                try:
+                    asking.settimeout(0)
+                    asking.connect(address.path)
+                except ConnectionRefusedError:
+                    path.unlink()
+        listener.bind(address.path)
+        # Who may have an answer is decided by the credentials that the kernel vouches for, not by the file.
+        path.chmod(0o666)
+        listener.listen(_BACKLOG)
+        listener.settimeout(0)
+    except OSError as error:
+        listener.close()
+        raise _listen_error(address, error) from error
+    return listener
+
+
 def _bound(family: int, where: tuple[object, ...], *, dual_stack: bool) -> socket.socket:
     listener = socket.socket(family, socket.SOCK_STREAM)
     try:
@@ -93,8 +134,11 @@ def _bound(family: int, where: tuple[object, ...], *, dual_stack: bool) -> socke
 
 def _listen_error(address: ListenAddress, error: OSError) -> ListenError:
     remedies = {
-        errno.EADDRINUSE: "stop the program that has it or choose another port",
-        errno.EACCES: "choose a port from 1024 up or grant CAP_NET_BIND_SERVICE",
+        errno.ENOENT: "make its directory",
+        errno.EADDRINUSE: f"stop the program that has it or choose another {'path' if address.path else 'port'}",
+        errno.EACCES: "choose a directory that this user may write to"
+        if address.path
+        else "choose a port from 1024 up or grant CAP_NET_BIND_SERVICE",
         errno.EADDRNOTAVAIL: "this machine has no such address",
     }
     reason = os.strerror(error.errno).lower() if error.errno else str(error)
@@ -108,3 +152,14 @@ def peer_name(address: object) -> str:
         return ""
     host = str(address[0])
     return host.removeprefix("::ffff:") if "." in host else host
+
+
+def peer_process(sock: socket.socket) -> str:
+    """Return ``pid:N`` of the process behind a unix socket as it was when it connected, "" where we cannot see it."""
+    raw = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    pid, _, _ = _CREDENTIALS.unpack(raw)
+    return f"{PROCESS}{pid}" if pid > 0 else ""
+
+
+PROCESS = "pid:"
+"""What the peer of a request on a unix socket begins with."""

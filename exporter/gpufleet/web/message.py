@@ -57,7 +57,8 @@ class Request:
     """One request.
 
     path is the target's path as the client sent it, percent-escapes included; query is what follows the first "?", raw;
-    headers have lower-case names, a repeated one joined by ", "; peer is the client's address without its port.
+    headers have lower-case names, a repeated one joined by ", "; peer is the client's address without its
+    port, or ``pid:N`` of its process on a unix socket.
     """
 
     method: str

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from gpufleet.logs import OnChange
-from gpufleet.web.addresses import ListenAddress, listen, parse_listen_address, peer_name
+from gpufleet.web.addresses import ListenAddress, listen, parse_listen_address, peer_name, peer_process
 from gpufleet.web.connection import Service, Timeouts, serve
 from gpufleet.web.registry import Link, Registry
 from gpufleet.web.rejection import Rejections
@@ -104,8 +104,7 @@ class Server:
             opened = [undo.enter_context(listen(address)) for address in parsed]
             undo.pop_all()
         self._listeners = {listener.fileno(): listener for listener in opened}
-        names = [listener.getsockname()[:2] for listener in opened]
-        self._addresses = tuple(str(ListenAddress(host, port)) for host, port in names)
+        self._addresses = tuple(map(_name, opened))
         self._started_with_tls = self._tls() is not None
         self._accepting = threading.Thread(target=self._accept_loop, name="web-accept", daemon=True)
         self._accepting.start()
@@ -200,7 +199,8 @@ class Server:
             # Not at once: near the limit that would be two lines for each connection.
             if time.monotonic() > self._exhausted_at + _SETTLED_SECONDS:
                 self._flaws.over("accept", "accepting connections again")
-            self._take_in(sock, peer_name(address), rejections)
+            peer = peer_process(sock) if sock.family == socket.AF_UNIX else peer_name(address)
+            self._take_in(sock, peer, rejections)
         return True
 
     def _has_room(self) -> bool:
@@ -236,3 +236,8 @@ class Server:
         self._tally.count("overloaded")
         self._flaws.failed("overload", "connections are turned away", reason)
         rejections.turn_away(sock, speaks_tls=self._started_with_tls)
+
+
+def _name(listener: socket.socket) -> str:
+    where = listener.getsockname()
+    return str(ListenAddress("", 0, where) if listener.family == socket.AF_UNIX else ListenAddress(*where[:2]))

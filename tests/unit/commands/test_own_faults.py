@@ -7,10 +7,11 @@ from dataclasses import replace
 
 import pytest
 
-from gpufleet.commands.own_faults import OwnFaults, told
-from gpufleet.model.claims import Pod
+from gpufleet.commands.own_faults import Caller, OwnFaults, told, trouble_of
+from gpufleet.model.claims import Cgroup, Pod, ProcessFacts
 from gpufleet.model.incident import NOBODY, FaultsView, Owner
 from gpufleet.model.owner import Holding, OwnersView, Workload
+from gpufleet.model.snapshot import SourceHealth
 from gpufleet.web.message import Request
 from tests.support.incidents import INCIDENT
 
@@ -25,7 +26,7 @@ MINE = replace(INCIDENT, owner=ITS)
 
 def heard(faults: FaultsView, pod: Pod = POD, age: float = 60.0) -> tuple[list[str], bool]:
     """Incidents that a pod hears of, and whether it shall ask again."""
-    answer = json.loads(told(faults, OWNERS, pod, age, NOW))
+    answer = json.loads(told(faults, OWNERS, Caller(pod), age, NOW))
     return [each["incident"] for each in answer["incidents"]], answer["settling"]
 
 
@@ -33,7 +34,7 @@ def test_a_pod_hears_of_the_fault_of_its_gpu() -> None:
     """Whether it is open or closed already, with its age by our clock."""
     assert heard(FaultsView(active=(MINE,))) == ([MINE.id], False)
     assert heard(FaultsView(closed=(MINE,))) == ([MINE.id], False)
-    (incident,) = json.loads(told(FaultsView(active=(MINE,)), OWNERS, POD, 60, NOW))["incidents"]
+    (incident,) = json.loads(told(FaultsView(active=(MINE,)), OWNERS, Caller(POD), 60, NOW))["incidents"]
     assert (incident["age_seconds"], incident["fault"], incident["refund"]) == (10.0, "79", True)
 
 
@@ -96,3 +97,58 @@ def test_without_an_api_server_nobody_is_answered() -> None:
     asked = OwnFaults(FaultsView, lambda: OWNERS, lambda: None, wall=lambda: NOW)
 
     assert asked.answer(Request("GET", "/v1/faults", "age=60", {}, b"", "10.1.0.7")).status == 503
+
+
+POD_UID = "0f5e6f30-73a8-4b0f-8a6f-0d4a3c1f2b11"
+
+
+@pytest.mark.parametrize(
+    ("cgroup", "status", "heard"),
+    [
+        (Cgroup(pod_uid=POD_UID), 200, ["pod"]),
+        (Cgroup(slurm_job="42"), 200, ["job"]),
+        (Cgroup(slurm_job="43"), 200, []),
+        (Cgroup(pod_uid="0f5e6f30-73a8-4b0f-8a6f-0d4a3c1f2b12"), 403, None),
+        (Cgroup(unit="session-3.scope"), 403, None),
+        (Cgroup(), 403, None),
+        (None, 403, None),  # it is gone, or hidden from us
+    ],
+)
+def test_on_a_unix_socket_the_control_group_says_who_asks(
+    cgroup: Cgroup | None, status: int, heard: list[str] | None
+) -> None:
+    """Of a pod, on the node's network too, or of a job of Slurm."""
+    job = Workload(project="physics", run="42", workload_job="42")
+    owners = OwnersView((*OWNERS.holdings, Holding("GPU-2", 1.0, job)))
+    incidents = (replace(MINE, id="pod"), replace(INCIDENT, id="job", uuid="GPU-2", owner=job.owner))
+    host_network = replace(POD, uid=POD_UID, addresses=())
+    asked = OwnFaults(
+        lambda: FaultsView(active=incidents),
+        lambda: owners,
+        lambda: {("ml", "train-0"): host_network},
+        wall=lambda: NOW,
+        process=lambda pid: None if cgroup is None or pid != 7 else ProcessFacts(pid, "ada", cgroup),
+    )
+
+    answer = asked.answer(Request("GET", "/v1/faults", "age=60", {}, b"", "pid:7"))
+    assert answer.status == status
+    if heard is not None:
+        assert [each["incident"] for each in json.loads(answer.body)["incidents"]] == heard
+
+
+def test_a_peer_without_a_name_is_nobody() -> None:
+    """A process of another PID namespace has none, and a pod may have no address yet."""
+    asked = OwnFaults(FaultsView, lambda: OWNERS, lambda: {("a", "b"): Pod("", "a", "b")}, wall=lambda: NOW)
+
+    assert asked.answer(Request("GET", "/v1/faults", "age=60", {}, b"", "")).status == 403
+
+
+def test_whoever_cannot_see_says_so() -> None:
+    """What was known last is no answer to what is now."""
+    down = trouble_of((SourceHealth("kmsg", up=False, reason="no such file"),), owners_ready=False)
+    answer = json.loads(told(FaultsView(active=(MINE,)), OWNERS, Caller(POD), 60, NOW, down))
+
+    assert answer["unknown"] is True
+    assert answer["reason"] == "kmsg: no such file; owners: not known yet"
+    assert trouble_of((SourceHealth("kmsg", up=True),), owners_ready=True) == ""
+    assert "unknown" not in json.loads(told(FaultsView(), OWNERS, Caller(POD), 60, NOW))

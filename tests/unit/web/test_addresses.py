@@ -5,10 +5,11 @@ from __future__ import annotations
 import errno
 import os
 import socket
+from pathlib import Path
 
 import pytest
 
-from gpufleet.web.addresses import ListenAddress, ListenError, listen, parse_listen_address, peer_name
+from gpufleet.web.addresses import ListenAddress, ListenError, listen, parse_listen_address, peer_name, peer_process
 
 
 @pytest.mark.parametrize(
@@ -120,3 +121,35 @@ def test_an_address_means_itself_only(host: str, others: str) -> None:
 def test_a_peer_is_named_by_its_address(address: object, name: str) -> None:
     """An IPv4 client of a dual-stack socket is the same client as on an IPv4 one."""
     assert peer_name(address) == name
+
+
+def test_a_unix_socket_is_named_by_its_path(tmp_path: Path) -> None:
+    """It takes the place of one that nobody listens on any more, and of no other."""
+    path = tmp_path / "faults.sock"
+    address = parse_listen_address(f"unix:{path}")
+    assert str(address) == f"unix:{path}"
+    with listen(address):
+        assert path.stat().st_mode & 0o777 == 0o666
+        with pytest.raises(ListenError, match="choose another path"):
+            listen(address)
+    with listen(address), socket.socket(socket.AF_UNIX) as client:
+        client.connect(str(path))
+        assert peer_process(client) == f"pid:{os.getpid()}"
+    path.unlink()
+    path.write_text("a file of somebody's")
+    with pytest.raises(ListenError, match="choose another path"):
+        listen(address)
+    assert path.read_text() == "a file of somebody's"
+
+
+@pytest.mark.parametrize("text", ["unix:", "unix:faults.sock", f"unix:/{'x' * 108}", "unix:/a\0b"])
+def test_a_path_that_cannot_be_a_sockets_is_refused(text: str) -> None:
+    """Relative, too long for the kernel, or none."""
+    with pytest.raises(ListenError, match="an absolute path of at most 107 bytes"):
+        parse_listen_address(text)
+
+
+def test_a_unix_socket_without_its_directory_says_what_to_do() -> None:
+    """The directory is somebody else's to make."""
+    with pytest.raises(ListenError, match="make its directory"):
+        listen(parse_listen_address("unix:/no/such/directory/faults.sock"))
