@@ -6,6 +6,7 @@ import contextlib
 import itertools
 import json
 import os
+import pty
 import signal
 import socket
 import subprocess
@@ -222,6 +223,17 @@ def test_an_exporter_that_drips_does_not_outlast_the_limit(tmp_path: Path) -> No
         assert launched("sh", "-c", "exit 3", flags=flags).returncode == 250
 
 
+def test_the_exporter_says_what_the_run_is_called(exporter: ScriptedServer) -> None:
+    """And the quarantine is asked for that: nobody need write it into a manifest."""
+    body = {"version": 1, "settling": False, "incidents": [], "project": "team a", "run": "r&d"}
+    exporter.reply = answer(200, json.dumps(body).encode())
+    environ = {name: value for name, value in os.environ.items() if name not in {"GPUFLEET_RUN", "SLURM_JOB_ID"}}
+    with ScriptedServer(told(HIT)) as service:
+        flags = (f"--exporter={exporter.url}", f"--quarantine={service.url}")
+        assert launched("sh", "-c", "exit 3", flags=flags, env=environ).returncode == 250
+        assert "&project=team%20a&run=r%26d" in str(service.requests[0])
+
+
 def test_an_exporter_that_cannot_see_says_so(exporter: ScriptedServer) -> None:
     """No fault that is known is not the same as no fault."""
     body = {"version": 1, "settling": False, "incidents": [], "unknown": True, "reason": "kmsg: no such file"}
@@ -260,6 +272,27 @@ def test_nobody_waits_after_a_signal_to_end(exporter: ScriptedServer, tmp_path: 
 
     assert process.wait(5) == -signal.SIGTERM
     assert exporter.requests == []
+
+
+def test_a_terminals_interrupt_arrives_once(tmp_path: Path) -> None:
+    """The terminal tells the whole foreground group; what went on to the program as well would end it at once."""
+    code = (
+        "import signal,time,sys; n=[0]; on=lambda *_: n.__setitem__(0, n[0]+1); signal.signal(signal.SIGINT, on); "
+        f"open({str(tmp_path / 'x')!r},'w').close(); end=time.monotonic()+1\n"
+        "while time.monotonic()<end: time.sleep(0.05)\n"
+        "sys.exit(100+n[0])"
+    )
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.execv(RUN[0], [*RUN, "--wait=0", "--", *python(code)])
+    try:
+        until((tmp_path / "x").exists, "the program has begun")
+        os.write(terminal, b"\x03")
+        _, status = os.waitpid(pid, 0)
+    finally:
+        os.close(terminal)
+
+    assert os.waitstatus_to_exitcode(status) == 101
 
 
 def test_as_pid_1_it_reaps_orphans_and_tells_signals_by_number() -> None:

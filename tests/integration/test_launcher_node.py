@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import time
+import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -111,6 +112,14 @@ def test_a_fault_of_its_gpu_is_told_by_the_code(running: Running) -> None:
 
     assert (status, said.count("\n")) == (250, 1), said
     assert "hardware fault 79" in said
+
+
+def test_the_node_says_what_the_run_is_called(running: Running) -> None:
+    """As it says it to Prometheus, so that the quarantine knows it by the same names."""
+    with urllib.request.urlopen(f"{running.url}/v1/faults?age=1", timeout=10) as answer:
+        told = json.load(answer)
+
+    assert told == {"version": 1, "settling": False, "incidents": [], "project": "ml", "run": "mine"}
 
 
 def test_a_fault_that_is_settled_later_is_waited_for(running: Running) -> None:

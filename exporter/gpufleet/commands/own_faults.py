@@ -48,6 +48,8 @@ class Caller:
 
     pod: Pod | None = None
     job: str = ""
+    called: tuple[str, str] | None = None
+    """Project and run of one that holds no GPU itself, such as the head of a cluster of Ray."""
 
     def holds(self, workload: Workload) -> bool:
         """Whether a holder is this one."""
@@ -64,7 +66,7 @@ class OwnFaults:
     """Answers pods and jobs. The arguments give what is known now.
 
     ``pods`` gives None while nobody can say who is who; ``process`` the facts of a process, ``trouble`` why not
-    everything is seen, empty while it is.
+    everything is seen, empty while it is, and ``called`` project and run of a pod.
     """
 
     def __init__(
@@ -76,6 +78,7 @@ class OwnFaults:
         wall: Callable[[], float],
         process: Callable[[int], ProcessFacts | None] = lambda _: None,
         trouble: Callable[[], str] = lambda: "",
+        called: Callable[[Pod], tuple[str, str] | None] = lambda _: None,
     ) -> None:
         self._faults = faults
         self._owners = owners
@@ -83,6 +86,7 @@ class OwnFaults:
         self._wall = wall
         self._process = process
         self._trouble = trouble
+        self._called = called
 
     def answer(self, request: Request) -> Response:
         """``GET /v1/faults?age=SECONDS``: incidents since the program was started, so many seconds ago."""
@@ -114,7 +118,7 @@ class OwnFaults:
         ]
         if len(asking) != 1:
             return plain_response(403, "only pods of this node with an address of their own are answered")
-        return Caller(asking[0])
+        return Caller(asking[0], called=self._called(asking[0]))
 
 
 def serve_own_faults(addresses: Iterable[ListenAddress], faults: Faults, owning: Owning, procfs: Path) -> Endpoint:
@@ -126,6 +130,7 @@ def serve_own_faults(addresses: Iterable[ListenAddress], faults: Faults, owning:
         wall=time.time,
         process=lambda pid: process_facts(pid, procfs),
         trouble=lambda: trouble_of((*faults.health(), *owning.watch.health()), owners_ready=owning.watch.ready),
+        called=owning.called,
     )
     endpoint = open_endpoint(App({("GET", PATH): asked.answer}), map(str, addresses))
     _log.info("pods may ask for their own faults", extra={"addresses": ",".join(endpoint.server.addresses)})
@@ -136,7 +141,9 @@ def told(faults: FaultsView, owners: OwnersView, caller: Caller, age: float, now
     """What is known of a caller's GPUs, ``age`` seconds back from the Unix time ``now``. Pure."""
     mine = [each for each in owners.holdings if each.hold is Hold.HELD and caller.holds(each.workload)]
     gpus = frozenset(each.uuid for each in mine)
-    runs = frozenset((each.workload.project, each.workload.run) for each in mine) if caller.job else frozenset()
+    named = frozenset((each.workload.project, each.workload.run) for each in mine)
+    called = named or frozenset({caller.called} if caller.called else ())
+    runs = named if caller.job else frozenset()
 
     def is_its(incident: Incident) -> bool:
         """Whether it is about what the caller held as of the fault or, where that is not known, holds now."""
@@ -166,6 +173,8 @@ def told(faults: FaultsView, owners: OwnersView, caller: Caller, age: float, now
                 if each.opened_at >= since and is_its(each)
             ],
             **({"unknown": True, "reason": trouble} if trouble else {}),
+            # So that a launcher need not be told by what names the quarantine knows its run.
+            **(dict(zip(("project", "run"), next(iter(called)), strict=True)) if len(called) == 1 else {}),
         }
     ).encode()
 

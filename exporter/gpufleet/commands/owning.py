@@ -22,7 +22,7 @@ from gpufleet.model.claims import ContainerDevices, Pod, ProcessFacts
 from gpufleet.model.snapshot import SourceHealth
 from gpufleet.options import IN_CLUSTER, NO_API_SERVER
 from gpufleet.owners.config import OwnersConfig
-from gpufleet.owners.identity import annotations_read
+from gpufleet.owners.identity import annotations_read, identify
 from gpufleet.settings import Settings
 from gpufleet.sources.processes import process_facts
 from gpufleet.sources.slurm.files import SlurmFiles, SlurmReading
@@ -110,6 +110,11 @@ class Owning:
         """This node's pods as they are now; ``None`` while nobody can say."""
         source = self._witnesses.pods
         return source.pods if source is not None and source.health.up else None
+
+    def called(self, pod: Pod) -> tuple[str, str]:
+        """Project and run of a pod, whether it holds a GPU or not."""
+        workload = identify(pod, "", self._config)
+        return workload.project, workload.run
 
     def _each_minute(self) -> None:
         self._prices.look()

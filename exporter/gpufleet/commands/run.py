@@ -38,7 +38,7 @@ flags:
                      {_SOCKET} where that is, as for jobs of Slurm)
   --quarantine=URL   the quarantine service, asked whether a peer of the run was hit (environment GPUFLEET_QUARANTINE)
   --project=NAME     of the run, as gpufleet shows it (environment GPUFLEET_PROJECT)
-  --run=NAME         of the run (environment GPUFLEET_RUN, else SLURM_JOB_ID)
+  --run=NAME         of the run (environment GPUFLEET_RUN, else SLURM_JOB_ID, else as the exporter calls it)
   --exit-code=N      {_LOWEST_CODE} to {_HIGHEST_CODE} (default {FAULT_CODE}); the program's own use of it becomes 1
   --wait=SECONDS     most seconds to wait for a verdict (default {_MOST_SECONDS:g}, which is the most)
 
@@ -177,13 +177,13 @@ def _fault(options: Options, started: float) -> Fault | None:
 def _places(options: Options) -> tuple[Asked, ...]:
     from pathlib import Path
 
-    from gpufleet.launch.asking import Asked, query
+    from gpufleet.launch.asking import Asked, Run
 
     places = []
     exporter = options.exporter or (f"unix:{_SOCKET}" if Path(_SOCKET).exists() else "")
     if exporter:
         places.append(Asked(exporter.rstrip("/"), "/v1/faults", patience=_EXPORTER_PATIENCE))
-    if options.quarantine and options.run:
-        asked = query(project=options.project, run=options.run)
-        places.append(Asked(options.quarantine.rstrip("/"), "/v1/verdict", asked, _SERVICE_PATIENCE))
+    if options.quarantine and (options.run or exporter):
+        about = Run(options.project, options.run)
+        places.append(Asked(options.quarantine.rstrip("/"), "/v1/verdict", about, _SERVICE_PATIENCE))
     return tuple(places)

@@ -26,13 +26,22 @@ class AskingError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
+class Run:
+    """A run by its names; empty: not known."""
+
+    project: str = ""
+    run: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Asked:
     """Where to ask, and for how long a clean answer is not believed yet."""
 
     url: str
     """``http://HOST:PORT``, ``https://…`` or ``unix:PATH``."""
     path: str
-    query: str = ""
+    about: Run | None = None
+    """What to ask about; None: the place knows by who asks. A run without a name is first learned elsewhere."""
     patience: float = 0.0
     """Seconds after the end in which what is not known may still become known."""
 
@@ -53,7 +62,8 @@ def judged(places: tuple[Asked, ...], limits: Limits, pause: Callable[[float], b
     left behind when time is up: a name server that hangs or a peer that drips must neither outlast the limit nor keep
     the other place from being heard.
     """
-    inquiries = [_Inquiry(place, limits) for place in places]
+    learned: list[Run] = []
+    inquiries = [_Inquiry(place, limits, learned) for place in places]
     for each in inquiries:
         each.start()
     while True:
@@ -71,10 +81,12 @@ def judged(places: tuple[Asked, ...], limits: Limits, pause: Callable[[float], b
 class _Inquiry(threading.Thread):
     """Asks one place until it knows, or until its patience is over."""
 
-    def __init__(self, place: Asked, limits: Limits) -> None:
+    def __init__(self, place: Asked, limits: Limits, learned: list[Run]) -> None:
+        """``learned`` is shared by all: what one place calls our run."""
         super().__init__(name="asking", daemon=True)
         self._place = place
         self._limits = limits
+        self._learned = learned
         self.fault: Fault | None = None
         self.silent = f"{place.url} has not answered in time"
         """Why there is no verdict; empty after an answer that says all."""
@@ -99,7 +111,7 @@ class _Inquiry(threading.Thread):
         age = now - limits.started
         settling = False
         try:
-            answer = ask(place, age, min(left, _CALL_SECONDS))
+            answer = ask(place, age, min(left, _CALL_SECONDS), self._about())
         except AskingError as error:
             # It may be starting again just now: asked until patience is over, as for an answer that says nothing.
             self.silent = str(error)
@@ -107,16 +119,29 @@ class _Inquiry(threading.Thread):
             self.silent = f"{place.url} does not know: {answer.unknown}" if answer.unknown else ""
             self.fault = culprit(answer, age)
             settling = answer.settling
+            if answer.run:
+                self._learned.append(Run(answer.project, answer.run))
         return self.fault is not None or (not settling and time.monotonic() - limits.ended >= place.patience)
 
+    def _about(self) -> Run | None:
+        about = self._place.about
+        if about is None or about.run:
+            return about
+        if not self._learned:
+            raise AskingError(f"{self._place.url} is not asked: the exporter has not said what this run is called")
+        return self._learned[-1]
 
-def ask(place: Asked, age: float, seconds: float) -> Answer:
+
+def ask(place: Asked, age: float, seconds: float, about: Run | None = None) -> Answer:
     """One question; ``age`` is how long ago the program was started, so that no clocks need agree.
 
     Raises:
         AskingError: nobody answered in time, or with something else.
     """
-    target = f"{place.path}?age={age:.3f}{'&' if place.query else ''}{place.query}"
+    named = () if about is None else (("project", about.project), ("run", about.run))
+    target = f"{place.path}?age={age:.3f}" + "".join(
+        f"&{name}={quote(value, safe='')}" for name, value in named if value
+    )
     connection = _connection(place.url, seconds)
     try:
         connection.request("GET", target, headers={"Host": "gpufleet", "Connection": "close"})
@@ -132,11 +157,6 @@ def ask(place: Asked, age: float, seconds: float) -> Answer:
         raise AskingError(f"{place.url} does not answer: {str(error) or type(error).__name__}") from error
     finally:
         connection.close()
-
-
-def query(**values: str) -> str:
-    """Names and values for a URL, those that are empty left out."""
-    return "&".join(f"{name}={quote(value, safe='')}" for name, value in values.items() if value)
 
 
 def _connection(url: str, seconds: float) -> http.client.HTTPConnection:

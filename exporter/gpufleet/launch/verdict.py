@@ -37,6 +37,9 @@ class Answer:
     """Something was seen whose meaning is not certain yet: ask again."""
     unknown: str = ""
     """Why who answers cannot see all that there may be; empty: it can."""
+    project: str = ""
+    run: str = ""
+    """What the run that holds our GPUs is called, as the exporter and the quarantine know it; empty: not known."""
 
 
 def parse_answer(body: bytes) -> Answer:
@@ -50,7 +53,8 @@ def parse_answer(body: bytes) -> Answer:
             for each in found["incidents"]
         )
         unknown = str(found.get("reason") or "no reason is given")[:_LONGEST_REASON] if found.get("unknown") else ""
-        return Answer(faults, found["settling"] is True, " ".join(unknown.split()))
+        project, run = (str(found.get(name) or "") for name in ("project", "run"))
+        return Answer(faults, found["settling"] is True, " ".join(unknown.split()), project, run)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise AnswerError(f"it cannot be read: {error!r}") from error
 

@@ -143,6 +143,19 @@ def test_a_peer_without_a_name_is_nobody() -> None:
     assert asked.answer(Request("GET", "/v1/faults", "age=60", {}, b"", "")).status == 403
 
 
+def test_a_caller_learns_what_its_run_is_called() -> None:
+    """By its GPUs; of several runs none is the one."""
+    one = Workload("vision", "run-7", workload_namespace="ml", workload_pod="train-0")
+    two = OwnersView((Holding(UUID, 0.5, one), Holding(UUID, 0.5, replace(one, run="run-8"))))
+
+    answer = json.loads(told(FaultsView(), OwnersView(two.holdings[:1]), Caller(POD), 60, NOW))
+    assert (answer["project"], answer["run"]) == ("vision", "run-7")
+    assert "run" not in json.loads(told(FaultsView(), two, Caller(POD), 60, NOW))
+    assert "run" not in json.loads(told(FaultsView(), two, Caller(OTHER), 60, NOW))
+    head = json.loads(told(FaultsView(), two, Caller(OTHER, called=("vision", "run-7")), 60, NOW))
+    assert (head["project"], head["run"], head["incidents"]) == ("vision", "run-7", [])
+
+
 def test_whoever_cannot_see_says_so() -> None:
     """What was known last is no answer to what is now."""
     down = trouble_of((SourceHealth("kmsg", up=False, reason="no such file"),), owners_ready=False)
