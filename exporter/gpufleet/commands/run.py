@@ -38,7 +38,7 @@ flags:
                      {_SOCKET} where that is, as for jobs of Slurm)
   --quarantine=URL   the quarantine service, asked whether a peer of the run was hit (environment GPUFLEET_QUARANTINE)
   --project=NAME     of the run, as gpufleet shows it (environment GPUFLEET_PROJECT)
-  --run=NAME         of the run (environment GPUFLEET_RUN, else SLURM_JOB_ID, else as the exporter calls it)
+  --run=NAME         of the run (environment GPUFLEET_RUN, else as the exporter calls it, else Slurm's number)
   --exit-code=N      {_LOWEST_CODE} to {_HIGHEST_CODE} (default {FAULT_CODE}); the program's own use of it becomes 1
   --wait=SECONDS     most seconds to wait for a verdict (default {_MOST_SECONDS:g}, which is the most)
 
@@ -58,6 +58,8 @@ class Options:
     quarantine: str = ""
     project: str = ""
     run: str = ""
+    slurm_run: str = ""
+    """What the run is called if nobody says it otherwise."""
     fault_code: int = FAULT_CODE
     wait: float = _MOST_SECONDS
     program: tuple[str, ...] = ()
@@ -95,7 +97,8 @@ def parse(argv: Sequence[str], environ: Mapping[str, str]) -> Options:
         exporter=get("GPUFLEET_EXPORTER", f"http://{host}:{_EXPORTER_PORT}" if node else ""),
         quarantine=get("GPUFLEET_QUARANTINE", ""),
         project=get("GPUFLEET_PROJECT", ""),
-        run=get("GPUFLEET_RUN", get("SLURM_JOB_ID", "")),
+        run=get("GPUFLEET_RUN", ""),
+        slurm_run=_slurm_run(environ),
     )
     words = list(argv)
     while words:
@@ -115,6 +118,12 @@ def parse(argv: Sequence[str], environ: Mapping[str, str]) -> Options:
             value = words.pop(0)
         options = _with(options, name, value)
     raise UsageError("no program is named; write it behind --")
+
+
+def _slurm_run(environ: Mapping[str, str]) -> str:
+    """A job's name as the exporter gives it: a task of an array has that of the array before its own number."""
+    array, task = environ.get("SLURM_ARRAY_JOB_ID", ""), environ.get("SLURM_ARRAY_TASK_ID", "")
+    return f"{array}_{task}" if array and task else environ.get("SLURM_JOB_ID", "")
 
 
 _FLAGS = ("--exporter", "--quarantine", "--project", "--run", "--exit-code", "--wait")
@@ -183,7 +192,7 @@ def _places(options: Options) -> tuple[Asked, ...]:
     exporter = options.exporter or (f"unix:{_SOCKET}" if Path(_SOCKET).exists() else "")
     if exporter:
         places.append(Asked(exporter.rstrip("/"), "/v1/faults", patience=_EXPORTER_PATIENCE))
-    if options.quarantine and (options.run or exporter):
-        about = Run(options.project, options.run)
+    if options.quarantine and (options.run or options.slurm_run or exporter):
+        about = Run(options.project, options.run, options.slurm_run)
         places.append(Asked(options.quarantine.rstrip("/"), "/v1/verdict", about, _SERVICE_PATIENCE))
     return tuple(places)

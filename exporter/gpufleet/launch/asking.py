@@ -31,6 +31,8 @@ class Run:
 
     project: str = ""
     run: str = ""
+    otherwise: str = ""
+    """The run's name as long as no place has said what it is called."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,9 +129,11 @@ class _Inquiry(threading.Thread):
         about = self._place.about
         if about is None or about.run:
             return about
-        if not self._learned:
-            raise AskingError(f"{self._place.url} is not asked: the exporter has not said what this run is called")
-        return self._learned[-1]
+        if self._learned:
+            return self._learned[-1]
+        if about.otherwise:
+            return Run(about.project, about.otherwise)
+        raise AskingError(f"{self._place.url} is not asked: the exporter has not said what this run is called")
 
 
 def ask(place: Asked, age: float, seconds: float, about: Run | None = None) -> Answer:
