@@ -114,7 +114,8 @@ def _waited(pid: int, wanted: frozenset[signal.Signals], ending: frozenset[signa
             continue
         told = told or received.si_signo in ending
         if received.si_code != _FROM_KERNEL:
-            os.kill(pid, received.si_signo)
+            with contextlib.suppress(PermissionError):  # it has become another user, as sudo does
+                os.kill(pid, received.si_signo)
 
 
 def _reaped(pid: int) -> int | None:
