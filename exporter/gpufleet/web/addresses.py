@@ -8,7 +8,6 @@ import re
 import socket
 import struct
 from dataclasses import dataclass
-from pathlib import Path
 
 # Connections that wait between two turns of the accept loop: more than scrapers that come at once, as after a restart.
 _BACKLOG = 512
@@ -95,6 +94,8 @@ def listen(address: ListenAddress) -> socket.socket:
 
 def _listen_at(address: ListenAddress) -> socket.socket:
     """A unix socket that everybody may connect to, in the place of one that nobody listens on any more."""
+    from pathlib import Path  # brings urllib, which an endpoint on a port alone does not pay for
+
     path = Path(address.path)
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
