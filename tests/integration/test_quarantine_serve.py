@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import yaml
 
+from gpufleet.quarantine.incident import Holder
 from tests.conftest import ROOT, program
 from tests.integration.alertmanager_server import AlertmanagerServer
 from tests.integration.conftest import Monitoring
@@ -280,12 +281,13 @@ def test_launchers_and_the_api_server_have_listeners_of_their_own(rig: Rig, tmp_
         f"--admission.config.file={config}",
     )
     rig.node("gpu-4")
-    told = incident(number(), "gpu-4", since=time.time())
+    # No other test's run: theirs were hit within the minute, too.
+    told = incident(number(), "gpu-4", since=time.time(), holders=(Holder("team-a", "of-its-own"),))
     with QuarantineProcess(tmp_path / "service", rig.policy, *flags) as service:
         assert service.ask("/v1/alerts", payload([told]))[0] == 200
         until(lambda: rig.is_out("gpu-4"), "the node is out", seconds=60, every=0.2)
         (line,) = [each for each in service.log() if "verdicts" in each]
-        asked = f"http://{line['verdicts']}/v1/verdict?project=team-a&run=run-1&age=60"
+        asked = f"http://{line['verdicts']}/v1/verdict?project=team-a&run=of-its-own&age=60"
         with urllib.request.urlopen(asked, timeout=10) as response:
             assert [each["fault"] for each in json.load(response)["incidents"]] == ["79"]
         with pytest.raises(urllib.error.HTTPError, match="404"):

@@ -138,7 +138,7 @@ class Worker:
         for node in view.nodes.values():
             record = by_name.get(node.mark.incident) if node.mark is not None else None
             if record is not None and record.stage is Stage.RELEASED and record.node == node.name:
-                self._commit(_put(replace(record, stage=Stage.RELEASING, changed_at=self._clock())))
+                self._commit(_release_again(record.key, self._clock()))
 
     def _carry_out(self, record: Record) -> bool:
         if record.stage is Stage.RESERVED:
@@ -237,8 +237,13 @@ class Worker:
         return {} if book is None else dict(book.records)
 
 
-def _put(record: Record) -> Callable[[Session], None]:
-    return lambda session: session.put(record)
+def _release_again(key: Key, now: float) -> Callable[[Session], None]:
+    def change(session: Session) -> None:
+        record = session.record(key)
+        if record is not None and record.stage is Stage.RELEASED:
+            session.put(replace(record, stage=Stage.RELEASING, changed_at=now))
+
+    return change
 
 
 def _is_done(step: Step) -> bool:
