@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from gpufleet.launch.verdict import FAULT_CODE
 from gpufleet.quarantine.actuators.dry_run import DryRun
 from gpufleet.quarantine.actuators.kubernetes.actuator import KubernetesActuator
 from gpufleet.quarantine.actuators.kubernetes.client import Client
@@ -35,14 +36,12 @@ from tests.waiting import until
 pytestmark = [pytest.mark.component, pytest.mark.timeout(400)]
 
 MERGE = "application/merge-patch+json"
-LAUNCHER_CODE = 250
-"""What `gpufleet run` exits with when a hardware fault has ended its program."""
 WIDE = Policy(
     mode=Mode.ACT,
     budget=Budget(share=1.0, most=100, most_share=1.0, out_share=1.0, new=100),
     breaker=Breaker(same_fault_nodes=100, pool_share=1.0),
 )
-IGNORE_CODE = {"rules": [{"action": "Ignore", "onExitCodes": {"operator": "In", "values": [LAUNCHER_CODE]}}]}
+IGNORE_CODE = {"rules": [{"action": "Ignore", "onExitCodes": {"operator": "In", "values": [FAULT_CODE]}}]}
 IGNORE_DISRUPTIONS = {"rules": [{"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget"}]}]}
 
 
@@ -242,7 +241,7 @@ def test_a_job_without_retries_is_saved_by_the_launcher_and_its_policy(cluster: 
     cluster.job("train", backoffLimit=0, podFailurePolicy=IGNORE_CODE)
     node = cluster.node("n1")
     (pod,) = cluster.run("train", node)
-    cluster.fail(pod, LAUNCHER_CODE)
+    cluster.fail(pod, FAULT_CODE)
     cluster.tell(node, pod)
     (again,) = cluster.run("train", cluster.node("n2"))
 

@@ -8,6 +8,7 @@ import subprocess
 from pathlib import Path
 
 from tests.conftest import ROOT, program
+from tests.mixin.rendering import groups
 from tests.promtool import Promtool
 
 README = (ROOT / "README.md").read_text()
@@ -45,3 +46,27 @@ def test_every_file_that_it_names_is_there() -> None:
     assert named
     for name in [*linked, *named]:
         assert list(ROOT.glob(name)), name
+
+
+def spelt_out(name: str) -> set[str]:
+    """``a:{b,c}_d`` as ``a:b_d`` and ``a:c_d``; a single word in braces at the end is a label."""
+    found = re.search(r"\{([^{}]*)\}", name)
+    if found is None:
+        return {name}
+    if "," not in found[1]:
+        return {name[: found.start()]}
+    return {
+        each
+        for word in found[1].split(",")
+        for each in spelt_out(f"{name[: found.start()]}{word}{name[found.end() :]}")
+    }
+
+
+def test_every_recorded_series_that_the_guide_lists_is_recorded() -> None:
+    """One that was renamed or dropped is no longer in the table."""
+    guide = (ROOT / "mixin" / "README.md").read_text().partition("## Recorded series")[2].partition("\n## ")[0]
+    listed = {name for text in re.findall(r"`([a-z_{][^` …]*:[^` …]*)`", guide) for name in spelt_out(text)}
+    recorded = {rule["record"] for group in groups() for rule in group["rules"] if "record" in rule}
+
+    assert len(listed) > 50
+    assert listed - recorded == set()

@@ -23,7 +23,7 @@ from gpufleet.logs import OnChange
 from gpufleet.quarantine.actuators.kubernetes.jobs import HARDWARE_FAULT
 from gpufleet.quarantine.actuators.kubernetes.pods import STRIPPED, TRACKING, Pod, seconds
 from gpufleet.quarantine.book import Book
-from gpufleet.quarantine.incident import Incident, Scope
+from gpufleet.quarantine.incident import EARLY_SECONDS, Incident, Scope
 from gpufleet.quarantine.record import Record
 from gpufleet.web.message import Handler, Request, Response
 
@@ -37,8 +37,6 @@ _VERSION = "admission.k8s.io/v1"
 _JSON = "application/json"
 _SECOND = 1.0
 """Times in pods are cut to the second."""
-_EARLY = 5.0
-"""Seconds by which a pod may have ended before the exporter knew of the fault: the program often sees it first."""
 _LONGEST_MESSAGE = 1000
 _INDEX = "batch.kubernetes.io/job-completion-index"
 
@@ -256,8 +254,8 @@ def _took(record: Record, pod: Pod, rules: Rules, now: float) -> bool:
         return False
     if pod.spec.node == record.node and _held(record, pod):
         # However long it took to die of it: a collective may wait for many minutes.
-        return ended >= told.since - _EARLY
-    return _is_peer(told, pod) and told.since - _EARLY <= ended <= told.since + rules.peer_seconds
+        return ended >= told.since - EARLY_SECONDS
+    return _is_peer(told, pod) and told.since - EARLY_SECONDS <= ended <= told.since + rules.peer_seconds
 
 
 def _held(record: Record, pod: Pod) -> bool:

@@ -51,7 +51,8 @@ class _Asked:
 class Committer:
     """Applies changes to the ledger's book, in batches, on a thread of its own.
 
-    ``view`` reads the nodes and raises UnobservableError; ``clock`` is Unix time, ``monotonic`` seconds.
+    ``view`` reads the nodes and raises UnobservableError; ``clock`` is Unix time, ``monotonic`` seconds;
+    ``wrote`` is called after each write of the ledger.
     """
 
     def __init__(
@@ -62,6 +63,7 @@ class Committer:
         *,
         clock: Callable[[], float],
         monotonic: Callable[[], float],
+        wrote: Callable[[], object] = lambda: None,
         wait: Callable[[threading.Condition, float], object] = lambda condition, seconds: condition.wait(seconds),
     ) -> None:
         self._store = store
@@ -70,6 +72,7 @@ class Committer:
         self._clock = clock
         self._monotonic = monotonic
         self._wait = wait
+        self._wrote = wrote
         self._held: Held | None = None
         self._view: View | None = None
         self._viewed_at = self._loaded_at = float("-inf")
@@ -79,8 +82,6 @@ class Committer:
         self._reading = threading.Lock()
         self._started = self._stopping = False
         self._failures = OnChange(_log)
-        self.writes = 0
-        """Writes of the ledger since the start."""
 
     @property
     def book(self) -> Book | None:
@@ -199,7 +200,7 @@ class Committer:
                     self._held = None
                     continue
                 self._written_at = self._monotonic()
-                self.writes += 1
+                self._wrote()
             for asked, answer in zip(batch, answers, strict=True):
                 asked.answer = answer
                 asked.done.set()

@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
+EARLY_SECONDS = 5.0
+"""A program may have ended so long before its exporter knew of the fault: it often sees it first."""
+
 
 class Scope(StrEnum):
     """What a fault takes with it."""

@@ -123,6 +123,12 @@ class Record:
         return self.incident.key
 
     @property
+    def is_closed(self) -> bool:
+        """Whether nothing more is to be done for it, unless it is told of again."""
+        waits = self.stage is Stage.NONE and self.decision.verdict is Verdict.DEFER
+        return self.stage in {Stage.NONE, Stage.RELEASED} and not waits
+
+    @property
     def takes_place(self) -> bool:
         """Whether it counts against the budget."""
         return self.stage in {Stage.RESERVED, Stage.MARKED, Stage.HELD, Stage.RELEASING}

@@ -41,7 +41,12 @@ class Quarantine:
         self._audit = audit
         self._policy = policy
         self.committer = Committer(
-            opened.store, opened.actuator.view, policy, clock=time.time, monotonic=time.monotonic
+            opened.store,
+            opened.actuator.view,
+            policy,
+            clock=time.time,
+            monotonic=time.monotonic,
+            wrote=self.telemetry.wrote,
         )
         self.worker = Worker(
             self.committer,

@@ -60,6 +60,7 @@ class Telemetry:
         self._unusable = Counter(
             "gpufleet_quarantine_unusable_alerts_total", "Alerts that name no incident.", ("reason",), **given
         )
+        self._writes = Counter("gpufleet_quarantine_ledger_writes_total", "Writes of the ledger.", **given)
         self._lock = threading.Lock()
         self._told: dict[Key, Decision] = {}
 
@@ -70,6 +71,10 @@ class Telemetry:
     def delivered(self, code: int) -> None:
         """A payload was answered."""
         self._deliveries.labels(str(code)).inc()
+
+    def wrote(self) -> None:
+        """The ledger was written."""
+        self._writes.inc()
 
     def unusable(self, reason: str) -> None:
         """An alert names no incident."""

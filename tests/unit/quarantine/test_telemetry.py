@@ -30,6 +30,7 @@ def test_names_types_and_helps_are_the_catalogues() -> None:
     telemetry.decided(incident().key, Decision(Verdict.DEFER, "budget"))
     telemetry.acted(record(), Step("cordon", "node/n1", Outcome.DONE))
     telemetry.delivered(200)
+    telemetry.wrote()
     telemetry.unusable("no_node")
     shown = {
         sample.name: (family.type, family.documentation, tuple(sample.labels))

@@ -128,6 +128,7 @@ QUARANTINE = Group(
             ("code",),
             served=False,
         ),
+        counter("gpufleet_quarantine_ledger_writes_total", "Writes of the ledger.", served=False),
         counter(
             "gpufleet_quarantine_unusable_alerts_total", "Alerts that name no incident.", ("reason",), served=False
         ),

@@ -7,10 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
+from gpufleet.launch.verdict import FAULT_CODE
 from gpufleet.quarantine.lint.shell import Status, launcher_status
 
-FAULT_CODE = 250
-"""What the launcher exits with after a hardware fault, if it is told no other code."""
 ENTRY_POINT = "<entry point of the image>"
 """Stands for what no manifest shows."""
 _SHELLS = frozenset({"sh", "bash", "dash", "ash", "zsh", "ksh"})

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from gpufleet.launch.verdict import FAULT_CODE
 from gpufleet.quarantine.lint.finding import Change
-from gpufleet.quarantine.lint.launcher import ENTRY_POINT, FAULT_CODE, Command, Start, command, launched
+from gpufleet.quarantine.lint.launcher import ENTRY_POINT, Command, Start, command, launched
 from gpufleet.quarantine.lint.tree import Tree
 
 _RESOURCES = ("nvidia.com/", "volcano.sh/vgpu")

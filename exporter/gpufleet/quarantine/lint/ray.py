@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import re
 
+from gpufleet.launch.verdict import FAULT_CODE
 from gpufleet.quarantine.lint.facts import Facts
 from gpufleet.quarantine.lint.finding import Change, Judgement, Verdict
 from gpufleet.quarantine.lint.job import NO_GPU
-from gpufleet.quarantine.lint.launcher import FAULT_CODE
 from gpufleet.quarantine.lint.manifests import Document
 from gpufleet.quarantine.lint.pods import holders
 from gpufleet.quarantine.lint.shell import LAUNCHER

@@ -10,9 +10,10 @@ import re
 import shlex
 from collections.abc import Iterator
 
+from gpufleet.launch.verdict import FAULT_CODE
 from gpufleet.quarantine.lint.facts import Facts
 from gpufleet.quarantine.lint.finding import WHOLE, Change, Judgement, Verdict
-from gpufleet.quarantine.lint.launcher import FAULT_CODE, code_of_script
+from gpufleet.quarantine.lint.launcher import code_of_script
 from gpufleet.quarantine.lint.manifests import SLURM_CONFIGURATION, Document
 from gpufleet.quarantine.lint.shell import Status, launcher_status, logical_lines
 

@@ -26,7 +26,7 @@ from gpufleet.quarantine.actuators.kubernetes.refusals import ApiError, NotFound
 from gpufleet.quarantine.actuators.kubernetes.refusals import ConflictError as ApiConflictError
 from gpufleet.quarantine.book import Book
 from gpufleet.quarantine.incident import Key
-from gpufleet.quarantine.record import Record, Stage, Verdict
+from gpufleet.quarantine.record import Record
 from gpufleet.quarantine.stores import ConflictError, FullError, Held, StoreError
 from gpufleet.quarantine.stores.coding import CodingError, decode, encode
 
@@ -45,13 +45,6 @@ _CONTENT = "book"
 def part_names(name: str = NAME) -> tuple[str, ...]:
     """The ConfigMaps of the history."""
     return tuple(f"{name}-history-{number:02}" for number in range(PARTS))
-
-
-def is_closed(record: Record) -> bool:
-    """Whether nothing more is to be done for it, unless it is told of again."""
-    return record.stage is Stage.RELEASED or (
-        record.stage is Stage.NONE and record.decision.verdict is not Verdict.DEFER
-    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +92,7 @@ class ConfigMapStore:
         moving = {
             key: record
             for key, record in kept.items()
-            if is_closed(record) and self._main.book.records.get(key) == record
+            if record.is_closed and self._main.book.records.get(key) == record
         }
         if len(moving) >= _MOVE_AT:
             for key in self._moved(moving):
@@ -135,7 +128,7 @@ class ConfigMapStore:
         kept = {}
         for key, record in records.items():
             part = self._parts.get(self._part_of(key), _Sheet())
-            if not is_closed(record) or (part.book.records.get(key) != record and not self._is_old(record)):
+            if not record.is_closed or (part.book.records.get(key) != record and not self._is_old(record)):
                 kept[key] = record
         return kept
 

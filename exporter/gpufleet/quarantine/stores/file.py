@@ -13,7 +13,6 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from gpufleet.quarantine.record import Stage, Verdict
 from gpufleet.quarantine.stores import ConflictError, FullError, Held, StoreError
 from gpufleet.quarantine.stores.coding import CodingError, decode, encode
 
@@ -70,7 +69,7 @@ class FileStore:
     def _pruned(self, book: Book) -> Book:
         """Without what was closed, and not heard of, for thirty days."""
         before = self._clock() - _KEEP_SECONDS
-        kept = {key: record for key, record in book.records.items() if not _is_closed(record) or _last(record) > before}
+        kept = {key: record for key, record in book.records.items() if not record.is_closed or _last(record) > before}
         return book if len(kept) == len(book.records) else replace(book, records=kept)
 
     def _read(self) -> bytes | None:
@@ -120,12 +119,6 @@ class FileStore:
 
 def _digest(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
-
-
-def _is_closed(record: Record) -> bool:
-    return record.stage is Stage.RELEASED or (
-        record.stage is Stage.NONE and record.decision.verdict is not Verdict.DEFER
-    )
 
 
 def _last(record: Record) -> float:

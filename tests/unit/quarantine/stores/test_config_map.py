@@ -13,7 +13,7 @@ from gpufleet.quarantine.book import Book
 from gpufleet.quarantine.record import Decision, Record, Stage, Verdict
 from gpufleet.quarantine.stores import ConflictError, FullError, StoreError
 from gpufleet.quarantine.stores import config_map as module
-from gpufleet.quarantine.stores.config_map import NAME, ConfigMapStore, is_closed, part_names
+from gpufleet.quarantine.stores.config_map import NAME, ConfigMapStore, part_names
 from tests.support.fake_kubernetes import Call, FakeCluster, Fault
 from tests.support.quarantine_records import incident, record, refused
 
@@ -337,4 +337,4 @@ def test_a_ledger_that_was_deleted_meanwhile_is_a_conflict() -> None:
 )
 def test_what_is_closed(stage: Stage, verdict: Verdict, closed: bool) -> None:
     """Nothing that is looked at in each round may go to the history."""
-    assert is_closed(record(stage=stage, decision=Decision(verdict, "any"))) is closed
+    assert record(stage=stage, decision=Decision(verdict, "any")).is_closed is closed

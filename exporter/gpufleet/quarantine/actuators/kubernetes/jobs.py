@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from gpufleet.quarantine.actuators.kubernetes.pods import seconds
+from gpufleet.quarantine.incident import EARLY_SECONDS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -27,8 +28,6 @@ HARDWARE_FAULT = "gpufleet.io/GPUHardwareFault"
 """What our admission webhook writes on a pod."""
 _DEFAULT_BACKOFF = 6
 _ENDED = frozenset({"Complete", "Failed", "FailureTarget", "SuccessCriteriaMet"})
-_EARLY = 5.0
-"""Seconds by which a pod may have ended before the exporter knew of the fault: the program often sees it first."""
 
 
 class _ExitCodes(msgspec.Struct, frozen=True):
@@ -147,7 +146,7 @@ class Fault:
         when the fault came and ended soon after it.
         """
         end = pod.ended_at
-        if pod.status.phase != "Failed" or end is None or end < self.since - _EARLY:
+        if pod.status.phase != "Failed" or end is None or end < self.since - EARLY_SECONDS:
             return False
         if pod.spec.node == self.node:
             return end <= max(self.marked_at, self.since) + self.peer_seconds

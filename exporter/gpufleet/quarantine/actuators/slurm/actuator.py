@@ -21,6 +21,7 @@ from gpufleet.quarantine.actuators.slurm.reading import (
     reason_of,
 )
 from gpufleet.quarantine.audit import Audit, AuditError
+from gpufleet.quarantine.incident import EARLY_SECONDS
 from gpufleet.quarantine.record import Outcome, Record, Step
 from gpufleet.quarantine.view import Mark, Node, View
 
@@ -29,8 +30,6 @@ if TYPE_CHECKING:
 
     from gpufleet.quarantine.policy import Retries
 
-_EARLY = 5.0
-"""Seconds by which a job may have ended before the exporter knew of the fault."""
 _RUNS = frozenset({"RUNNING", "COMPLETING", "CONFIGURING", "SUSPENDED", "STOPPED", "SIGNALING", "STAGE_OUT"})
 _FAILED = frozenset({"FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "BOOT_FAIL", "TIMEOUT"})
 _WAITS = frozenset({"PENDING", "REQUEUED", "REQUEUE_HOLD", "SPECIAL_EXIT"})
@@ -136,7 +135,7 @@ class SlurmActuator:
             return None if record.node in self._hosts(job.nodes) else (Outcome.GONE, "it does not run there")
         if job.state not in _FAILED:
             return Outcome.GONE, f"it has ended: {job.state}"
-        if job.ended is not None and job.ended < since - _EARLY:
+        if job.ended is not None and job.ended < since - EARLY_SECONDS:
             return Outcome.GONE, "it had failed before the fault"
         if not failed_too:
             return Outcome.GONE, f"it has ended: {job.state}"
